@@ -1,0 +1,3 @@
+"""Quarterdeck: a self-hosted control plane for AI coding agents."""
+
+__version__ = "0.1.0"
