@@ -1,0 +1,1 @@
+"""The ASGI application: gate, MCP endpoints, tokens over REST, health and metrics."""

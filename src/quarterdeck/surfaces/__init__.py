@@ -1,0 +1,1 @@
+"""Thin MCP dialects over the core: each parses, calls one core function and words the answer."""

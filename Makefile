@@ -1,0 +1,55 @@
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+PINS := pyproject.toml constraints.txt
+# mypy refuses a folder without Python in it.
+TYPED := $(foreach folder,src tests bench,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder)))
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo up test check bench
+
+# Put before a command: says what runs, and afterwards how long it took.
+step = @echo '==> $(1)'; TIMEFORMAT='    $(1): %1R s'; time
+install = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z]+):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "make %-8s %s\n", $$1, $$2}'
+
+demo: .venv/.installed-all  ## the main job end to end, no key needed (ARGS=--exit to end afterwards)
+	@$(BIN)/quarterdeck demo $(ARGS)
+
+up: .venv/.installed-all  ## start Quarterdeck (ARGS='--port 7411 …')
+	@$(BIN)/quarterdeck up $(ARGS)
+
+test: check  ## all checks and all tests (ARGS for pytest)
+	$(call step,unit and integration tests) $(BIN)/pytest -n auto --maxprocesses 4 tests --ignore tests/e2e --ignore tests/chaos $(ARGS)
+# One at a time: these measure how long things take.
+ifneq ($(shell find tests/e2e -name 'test_*.py' 2>/dev/null),)
+	$(call step,end-to-end tests) $(BIN)/pytest tests/e2e $(ARGS)
+endif
+ifneq ($(shell find tests/chaos -name 'test_*.py' 2>/dev/null),)
+	$(call step,chaos tests) $(BIN)/pytest tests/chaos $(ARGS)
+endif
+
+check: .venv/.installed  ## lint, format and types
+	$(call step,lint) $(BIN)/ruff check --quiet
+	$(call step,format) $(BIN)/ruff format --check --quiet
+	$(call step,types) $(BIN)/mypy $(TYPED)
+
+bench: .venv/.installed  ## measure (ARGS for the benchmark)
+	@$(BIN)/python -m bench $(ARGS)
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Quarterdeck needs Python 3.11 or newer; name one with PYTHON=python3.11' >&2; exit 1; }
+	$(call step,virtual environment) $(PYTHON) -m venv .venv
+
+.venv/.installed: $(PINS) | .venv/bin/python
+	$(call step,install with development tools) $(install) '.[dev]'
+	@touch .venv/.installed .venv/.installed-all
+
+.venv/.installed-all: $(PINS) | .venv/bin/python
+	$(call step,install) $(install) '.[all]'
+	@touch .venv/.installed-all

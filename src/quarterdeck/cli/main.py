@@ -1,0 +1,104 @@
+"""`quarterdeck` and `qd`: the commands, and how an error is shown."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from quarterdeck import __version__, config, paths
+from quarterdeck.cli import tokens
+from quarterdeck.domain.errors import QuarterdeckError
+
+app = typer.Typer(
+    name="quarterdeck",
+    help="A self-hosted control plane for AI coding agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(tokens.app, name="token")
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
+
+
+def run() -> None:
+    """Run the command line; an error of ours is one line with a next step, never a traceback."""
+    try:
+        app()
+    except QuarterdeckError as error:
+        console = Console(stderr=True)
+        console.print(f"[bold red]error:[/] {error.message}", highlight=False)
+        if error.hint:
+            console.print(f"  [dim]hint:[/] {error.hint}", highlight=False)
+        sys.exit(1)
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def up(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 7411,
+    data_dir: DataDir = None,
+    database: Annotated[
+        str | None, typer.Option(help="postgresql://… instead of the embedded default.")
+    ] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="A quarterdeck.toml elsewhere.")
+    ] = None,
+) -> None:
+    """Run the core: MCP, REST and everything behind them in one process."""
+    from quarterdeck.server.logs import configure
+    from quarterdeck.server.up import serve
+
+    directory = paths.data_dir(data_dir)
+    settings = config.load(config_file or directory / "quarterdeck.toml", database_url=database)
+    configure(settings.log.level, settings.log.format)
+    serve(settings, directory, host, port, lambda url: _announce(url, directory))
+
+
+def _announce(url: str, directory: Path) -> None:
+    """Say where it is, with a line for Claude Code that works as it stands."""
+    console = Console(stderr=True)
+    console.print(f"[bold]Quarterdeck {__version__}[/] is up at [bold]{url}[/]", highlight=False)
+    console.print(f"  data     {directory}", highlight=False, soft_wrap=True)
+    token = paths.token_file(directory)
+    console.print(
+        f"  connect  claude mcp add --transport http quarterdeck {url}/mcp "
+        f'--header "Authorization: Bearer $(cat {token})"',
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def mcp() -> None:
+    """Serve MCP over stdio: a thin bridge to the running core. See `quarterdeck mcp --help`."""
+    from quarterdeck import bridge
+
+    bridge.main(sys.argv[2:])
+
+
+@app.command()
+def demo(
+    exit_: Annotated[bool, typer.Option("--exit", help="End when the story is told.")] = False,
+) -> None:
+    """Show the main job end to end on the embedded default: no key, no agent, nothing to configure."""
+    from quarterdeck.cli.demo import tell
+
+    tell(stay=not exit_)

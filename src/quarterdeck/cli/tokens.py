@@ -1,0 +1,80 @@
+"""`quarterdeck token`: mint, list and revoke bearer tokens."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from quarterdeck import paths
+from quarterdeck.cli.client import Client
+
+app = typer.Typer(help="Mint, list and revoke bearer tokens.", no_args_is_help=True)
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_PATH = "/profile/mcp/tokens"
+
+
+def _client(data_dir: Path | None) -> Client:
+    return Client(paths.data_dir(data_dir))
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What the token is for.")],
+    profile: Annotated[
+        str, typer.Option(help="viewer, planner, pair_worker, operator or maintainer.")
+    ] = "operator",
+    project: Annotated[str | None, typer.Option(help="Bind it to a project id.")] = None,
+    task: Annotated[str | None, typer.Option(help="Bind it to a task id.")] = None,
+    expires_in: Annotated[int | None, typer.Option(help="Seconds until it expires.")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Mint a token; it is shown this once."""
+    wanted = {
+        "name": name,
+        "profile": profile,
+        "project_id": project,
+        "task_id": task,
+        "expires_in_s": expires_in,
+    }
+    minted = _client(data_dir).request("POST", _PATH, {k: v for k, v in wanted.items() if v is not None})
+    if as_json:
+        typer.echo(json.dumps(minted))
+        return
+    typer.echo(minted["token"])
+    Console(stderr=True).print(
+        f"[dim]{minted['name']} ({minted['profile']}, id {minted['id']}): kept nowhere else, store it now[/]",
+        highlight=False,
+    )
+
+
+@app.command("list")
+def listing(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show your tokens, newest first; their secrets are not kept."""
+    found: list[dict[str, Any]] = _client(data_dir).request("GET", _PATH)["tokens"]
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    table = Table("id", "name", "profile", "bound to", "created", "last used", "state", box=None)
+    for token in found:
+        bound = token["task_id"] or token["project_id"] or ""
+        state = "revoked" if token["revoked_at"] else "active"
+        times = [(token[key] or "never")[:19] for key in ("created_at", "last_used_at")]
+        table.add_row(token["id"], token["name"], token["profile"], bound, *times, state)
+    Console().print(table)
+
+
+@app.command()
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="The id that `token list` shows.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a token at once."""
+    answer = _client(data_dir).request("DELETE", f"{_PATH}/{token_id}")
+    typer.echo(json.dumps(answer) if as_json else f"revoked {token_id}")

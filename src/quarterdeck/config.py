@@ -1,0 +1,121 @@
+"""Settings: `quarterdeck.toml`, the environment, defaults. docs/configuration.md describes every key."""
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from quarterdeck.domain.agents import Agent, registry
+from quarterdeck.domain.errors import Invalid
+
+# The short names of common keys, beside QUARTERDECK_<SECTION>__<KEY>.
+SHORT = {
+    "QUARTERDECK_DATABASE_URL": ("database", "url"),
+    "QUARTERDECK_ADMIN_SECRET": ("server", "admin_secret"),
+}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ServerSettings(_Section):
+    admin_secret: SecretStr | None = None
+    allowed_hosts: list[str] = []
+    allowed_origins: list[str] = []
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
+    rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
+    session_idle_seconds: Annotated[int, Field(ge=60)] = 86_400
+
+
+class DatabaseSettings(_Section):
+    url: SecretStr | None = None
+
+
+class SearchSettings(_Section):
+    provider: Literal["auto", "local", "openai", "off"] = "auto"
+    openai_api_key: SecretStr | None = None
+    openai_base_url: str = "https://api.openai.com/v1"
+
+
+class LogSettings(_Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Settings(BaseSettings):
+    """What is in force. An environment variable beats the file, which beats the default."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="QUARTERDECK_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    database: DatabaseSettings = Field(default_factory=DatabaseSettings)
+    search: SearchSettings = Field(default_factory=SearchSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+    agents: dict[str, dict[str, Any]] = {}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    def registry(self) -> dict[str, Agent]:
+        """The five agents of the registry with the config's additions."""
+        return registry(self.agents)
+
+
+def load(file: Path, *, database_url: str | None = None) -> Settings:
+    """The settings of a file that may be absent, and of the environment. Raises Invalid naming the key.
+
+    A `database_url` from the command line beats both.
+    """
+    values: dict[str, Any] = {}
+    if file.exists():
+        try:
+            values = tomllib.loads(file.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise Invalid(f"{file} is not valid TOML: {error}", field=str(file)) from error
+    for variable, (section, key) in SHORT.items():
+        if variable in os.environ and f"QUARTERDECK_{section}__{key}".upper() not in os.environ:
+            values.setdefault(section, {})[key] = os.environ[variable]
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise _worded(error) from None
+    settings.registry()
+    if database_url is not None:
+        settings = settings.model_copy(update={"database": DatabaseSettings(url=SecretStr(database_url))})
+    return settings
+
+
+def keys() -> list[str]:
+    """Every config key, dotted; the documentation is checked against it."""
+    found = []
+    for section, field in Settings.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, _Section):
+            found += [f"{section}.{key}" for key in inner.model_fields]
+    return found
+
+
+def _worded(error: ValidationError) -> Invalid:
+    first = error.errors(include_url=False, include_input=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] != "extra_forbidden":
+        return Invalid(f"config key {key}: {first['msg']}", field=key)
+    near = difflib.get_close_matches(key, [*keys(), *Settings.model_fields], n=1)
+    return Invalid(
+        f"there is no config key {key}", field=key, hint=f"did you mean {near[0]}?" if near else None
+    )

@@ -1,0 +1,47 @@
+"""What every core function works with."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from quarterdeck.config import Settings
+from quarterdeck.domain.agents import Agent
+from quarterdeck.events import Bus
+from quarterdeck.store.db import Database
+
+if TYPE_CHECKING:
+    from quarterdeck.core.memory_index import MemoryIndex
+
+logger = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Core:
+    """The parts, put together once at start."""
+
+    db: Database
+    bus: Bus
+    settings: Settings
+    agents: dict[str, Agent]
+    memory: "MemoryIndex"
+    background: set[asyncio.Task[Any]] = field(default_factory=set)
+    caches: list[Callable[[], int]] = field(default_factory=list)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Let work go on beside the call that asked for it; a failure is logged, and shutdown waits."""
+        task = asyncio.ensure_future(work)
+        self.background.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Task[Any]") -> None:
+        self.background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("background.failed", error=str(error), kind=type(error).__name__)
+
+    async def settle(self) -> None:
+        """Wait for everything that was let go on."""
+        while self.background:
+            await asyncio.wait(self.background)

@@ -1,0 +1,17 @@
+"""The agents that work can be routed to."""
+
+from quarterdeck.core.context import Core
+from quarterdeck.domain.agents import Agent
+from quarterdeck.domain.errors import NotFound
+
+
+def listing(core: Core) -> list[Agent]:
+    return list(core.agents.values())
+
+
+def get(core: Core, agent_id: str) -> Agent:
+    agent = core.agents.get(agent_id)
+    if agent is None:
+        known = ", ".join(core.agents)
+        raise NotFound(f"there is no agent {agent_id!r}", field="agent_id", hint=f"one of {known}")
+    return agent

@@ -1,0 +1,138 @@
+"""Everything behind the socket, put together: core, gate, endpoints and routes."""
+
+import asyncio
+import contextlib
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from quarterdeck import __version__
+from quarterdeck.config import Settings
+from quarterdeck.core import life, sessions, tokens
+from quarterdeck.core.context import Core
+from quarterdeck.core.limits import RateLimit
+from quarterdeck.domain.errors import QuarterdeckError
+from quarterdeck.events import ALL
+from quarterdeck.paths import read_token, token_file, write_private
+from quarterdeck.server.auth import Gate
+from quarterdeck.server.http import HostCheck, answer, is_loopback
+from quarterdeck.server.mcp import Endpoint
+from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
+from quarterdeck.server.rest import PATH as TOKENS
+from quarterdeck.server.rest import TokenRoutes
+from quarterdeck.server.sessions import Sessions
+from quarterdeck.surfaces.all import SURFACES, UNION
+from quarterdeck.surfaces.table import Desk
+
+_SWEEP_SECONDS = 600.0
+
+logger = structlog.get_logger()
+
+
+class Application:
+    """One running core. `run` owns its life; `serve` answers a request."""
+
+    def __init__(self, settings: Settings, data_dir: Path, host: str) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self._hosts = HostCheck(host, settings.server.allowed_hosts, settings.server.allowed_origins)
+        self._metrics = Metrics()
+        self.ready = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Start, be ready, and when `stop` is set finish what was acknowledged."""
+        async with life.opened(self._settings, self._data_dir) as core, AsyncExitStack() as lifetime:
+            await self._open(core, lifetime)
+            self.ready.set()
+            await stop.wait()
+            self.ready.clear()
+
+    async def _open(self, core: Core, lifetime: AsyncExitStack) -> None:
+        body = self._settings.server.max_body_bytes
+        limit = RateLimit(self._settings.server.rate_limit_per_minute)
+        gatekeeper = tokens.Gatekeeper(core)
+        core.caches.append(gatekeeper.clear)
+        core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
+        self._core, self._gate = core, Gate(gatekeeper)
+        self._tokens, self._sessions = TokenRoutes(core, body), Sessions(core, body)
+        self._endpoints: dict[str, Endpoint] = {}
+        for name, surface in {"": UNION, **SURFACES}.items():
+            self._endpoints[name] = Endpoint(Desk(core, surface, limit, self._metrics.observe), body)
+            await self._endpoints[name].run(lifetime)
+        await self._local_token(core, gatekeeper)
+        sweeper = asyncio.create_task(self._sweep(core), name="sweep")
+        lifetime.callback(sweeper.cancel)
+
+    async def _local_token(self, core: Core, gatekeeper: tokens.Gatekeeper) -> None:
+        """Keep a working maintainer token for the local user in the data directory."""
+        kept = read_token(self._data_dir)
+        if kept is None or await gatekeeper.caller(kept) is None:
+            minted = await tokens.mint_local(core)
+            write_private(token_file(self._data_dir), minted.plaintext + "\n")
+
+    async def _sweep(self, core: Core) -> None:
+        while True:
+            with contextlib.suppress(QuarterdeckError):
+                await sessions.expire(core)
+            self._sessions.forget_idle(self._settings.server.session_idle_seconds)
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        problem = self._hosts.problem(scope)
+        if problem is not None:
+            await answer(send, problem[0], {"detail": problem[1]})
+        elif path == "/readyz":
+            await self._readiness(send)
+        elif path == "/metrics":
+            await self._numbers(scope, send)
+        elif path == "/mcp" or path.startswith("/mcp/"):
+            await self._mcp(path.removeprefix("/mcp").strip("/"), scope, receive, send)
+        elif path == TOKENS or path.startswith(TOKENS + "/"):
+            caller = await self._gate.admit(scope, send)
+            if caller is not None:
+                await self._tokens.serve(caller, scope, receive, send)
+        else:
+            await answer(send, 404, {"detail": "nothing here; MCP is at /mcp"})
+
+    async def _mcp(self, surface: str, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = await self._gate.admit(scope, send)
+        if caller is None:
+            return
+        endpoint = self._endpoints.get(surface)
+        if endpoint is None:
+            names = ", ".join(f"/mcp/{name}" if name else "/mcp" for name in self._endpoints)
+            await answer(send, 404, {"detail": f"no such surface; there are {names}"})
+            return
+        # Some HTTP parsers keep white space around a value; the protocol compares values exactly.
+        scope = {
+            **scope,
+            "caller": caller,
+            "headers": [(key, value.strip()) for key, value in scope["headers"]],
+        }
+        if endpoint.is_modern(scope):
+            await endpoint.modern(scope, receive, send)
+        else:
+            await self._sessions.serve(endpoint, surface, scope, receive, send)
+
+    async def _readiness(self, send: Send) -> None:
+        report: dict[str, Any] = {"status": "ready", "version": __version__, "database": "ok"}
+        try:
+            await life.check(self._core)
+        except QuarterdeckError as error:
+            report |= {"status": "unavailable", "database": error.message}
+        memory = self._core.memory
+        report["search"] = {"mode": memory.state, "reason": memory.reason}
+        await answer(send, 200 if report["status"] == "ready" else 503, report)
+
+    async def _numbers(self, scope: Scope, send: Send) -> None:
+        if not is_loopback(scope) and await self._gate.admit(scope, send) is None:
+            return
+        body = self._metrics.render(semantic=self._core.memory.state == "semantic")
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", CONTENT_TYPE)]}
+        )
+        await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,94 @@
+"""Small ASGI pieces that every route shares: headers, bodies, JSON answers, Host and Origin."""
+
+import json
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+Headers = list[tuple[bytes, bytes]]
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first value of a header, without the white space that some parsers keep around it."""
+    for key, value in scope["headers"]:
+        if key == name:
+            text: str = value.decode("latin-1").strip()
+            return text
+    return None
+
+
+async def answer(send: Send, status: int, body: Any, headers: Headers | None = None) -> None:
+    """One JSON answer."""
+    content = json.dumps(body, separators=(",", ":")).encode()
+    fields = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": fields + (headers or [])})
+    await send({"type": "http.response.body", "body": content})
+
+
+async def body_of(receive: Receive, limit: int) -> bytes | None:
+    """The whole request body, or None when it is larger than `limit`."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b"".join(parts)
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            return None
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A receive that gives a body read before, then whatever comes after it."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def is_loopback(scope: Scope) -> bool:
+    """Whether the request comes from this machine."""
+    client = scope.get("client")
+    try:
+        return client is not None and ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
+
+
+class HostCheck:
+    """Keeps other sites' pages out: the Host must be ours, and an Origin too when there is one."""
+
+    def __init__(self, host: str, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]) -> None:
+        ours = {*LOOPBACK, host, f"[{host}]" if ":" in host else host}
+        self._names = ours
+        self._hosts = set(allowed_hosts)
+        self._origins = set(allowed_origins)
+
+    def problem(self, scope: Scope) -> tuple[int, str] | None:
+        """The status and reason to refuse a request with, or None."""
+        host = header(scope, b"host") or ""
+        if not self._known(host):
+            return 421, "this Host is not served here; add it to server.allowed_hosts"
+        origin = header(scope, b"origin")
+        if origin is not None and origin not in self._origins and not self._known(origin.partition("://")[2]):
+            return 403, "this Origin is not allowed here; add it to server.allowed_origins"
+        return None
+
+    def _known(self, host: str) -> bool:
+        name, colon, port = host.rpartition(":")
+        bare = name if colon and port.isdigit() else host
+        return bare in self._names or host in self._hosts or bare in self._hosts

@@ -1,0 +1,44 @@
+"""Numbers for Prometheus: calls, time, waiting work. No user data."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The counters of one core."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._calls = Counter(
+            "quarterdeck_calls",
+            "Tool calls by result.",
+            ("surface", "tool", "result"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "quarterdeck_call_seconds",
+            "Time of a tool call.",
+            ("surface",),
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
+            registry=self._registry,
+        )
+        self._events = Counter(
+            "quarterdeck_events", "Committed events by kind.", ("kind",), registry=self._registry
+        )
+        self._semantic = Gauge(
+            "quarterdeck_search_semantic",
+            "1 while search is semantic, 0 on the fallback.",
+            registry=self._registry,
+        )
+
+    def observe(self, surface: str, tool: str, result: str, seconds: float) -> None:
+        self._calls.labels(surface, tool, result).inc()
+        self._seconds.labels(surface).observe(seconds)
+
+    def event(self, kind: str) -> None:
+        self._events.labels(kind).inc()
+
+    def render(self, *, semantic: bool) -> bytes:
+        self._semantic.set(1 if semantic else 0)
+        return generate_latest(self._registry)

@@ -1,0 +1,201 @@
+"""Older clients' sessions, kept in the store: any core adopts one it does not know, after any restart."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+from quarterdeck.core import sessions
+from quarterdeck.core.context import Core
+from quarterdeck.domain.callers import Caller
+from quarterdeck.domain.errors import Unavailable
+from quarterdeck.server.http import answer, body_of, header, replayed
+from quarterdeck.server.mcp import Endpoint
+
+SESSION = b"mcp-session-id"
+_SEEN_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Local:
+    """What this process knows of a session: whose it is, and the SDK's own id while it has one."""
+
+    user_id: str | None
+    surface: str
+    initialize: dict[str, Any]
+    inner: str | None = None
+    seen: float = float("-inf")
+    adopting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One HTTP request whose body has been read."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    body: bytes
+
+    async def to(self, endpoint: Endpoint, send: Send, scope: Scope | None = None) -> None:
+        receive = replayed(self.body, self.receive) if self.body else self.receive
+        await endpoint.older(scope or self.scope, receive, send)
+
+
+class Sessions:
+    """Serves the older eras of every endpoint. A client's session id is ours; the SDK's never leaves."""
+
+    def __init__(self, core: Core, max_body: int) -> None:
+        self._core = core
+        self._max_body = max_body
+        self._local: dict[str, _Local] = {}
+
+    def forget_idle(self, idle_seconds: float) -> None:
+        """Drop what this process knows of sessions that nobody used for so long."""
+        oldest = time.monotonic() - idle_seconds
+        self._local = {key: local for key, local in self._local.items() if local.seen > oldest}
+
+    async def serve(
+        self, endpoint: Endpoint, surface: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        body = await body_of(receive, self._max_body) if scope["method"] == "POST" else b""
+        if body is None:
+            await answer(send, 413, {"detail": "the request body is too large"})
+            return
+        request, session_id = _Request(scope, receive, send, body), header(scope, SESSION)
+        try:
+            if session_id is None:
+                await self._open(endpoint, surface, request)
+                return
+            local = await self._find(session_id, surface, scope["caller"])
+            if local is None:
+                await answer(send, 404, _not_found())
+                return
+            await self._go_on(endpoint, session_id, local, request)
+        except Unavailable:
+            await answer(send, 503, {"detail": "the database cannot be reached"}, [(b"retry-after", b"2")])
+
+    async def _open(self, endpoint: Endpoint, surface: str, request: _Request) -> None:
+        """Pass the opening request on; when it opened a session, keep it before the client hears of it."""
+        caller: Caller = request.scope["caller"]
+
+        async def watch(message: Message) -> None:
+            inner = _session_of(message)
+            if inner is not None:
+                initialize = json.loads(request.body)
+                session_id = await sessions.keep(self._core, caller, surface, initialize)
+                local = _Local(caller.user_id, surface, initialize, inner, seen=time.monotonic())
+                self._local[session_id] = local
+                message = _renamed(message, session_id)
+            await request.send(message)
+
+        await request.to(endpoint, watch)
+
+    async def _find(self, session_id: str, surface: str, caller: Caller) -> _Local | None:
+        """The session, if it is this caller's on this surface."""
+        local = self._local.get(session_id)
+        if local is None:
+            row = await sessions.find(self._core, session_id)
+            if row is None:
+                return None
+            local = self._local.setdefault(session_id, _Local(row.user_id, row.surface, row.initialize))
+        if local.user_id != caller.user_id or local.surface != surface:
+            return None
+        if time.monotonic() - local.seen > _SEEN_SECONDS:
+            local.seen = time.monotonic()
+            self._core.spawn(sessions.seen(self._core, session_id))
+        return local
+
+    async def _go_on(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
+        """Forward a request under the SDK's id; adopt the session first when this process has none of it."""
+        for attempt in (1, 2):
+            inner = await self._adopt(endpoint, local, request.scope)
+            gone = False
+
+            async def watch(message: Message, last: bool = attempt == 2) -> None:
+                nonlocal gone
+                if message["type"] == "http.response.start" and message["status"] == 404 and not last:
+                    gone = True
+                if not gone:
+                    await request.send(_renamed(message, session_id))
+
+            await request.to(endpoint, watch, _with_session(request.scope, inner))
+            if not gone:
+                break
+            local.inner = None  # it sat idle for too long inside: adopt it anew
+        if request.scope["method"] == "DELETE":
+            self._local.pop(session_id, None)
+            await sessions.drop(self._core, session_id)
+
+    async def _adopt(self, endpoint: Endpoint, local: _Local, scope: Scope) -> str:
+        async with local.adopting:
+            if local.inner is None:
+                opened: list[str] = []
+                await _inside(
+                    endpoint, scope, None, local.initialize, lambda m: opened.append(_session_of(m) or "")
+                )
+                inner = next((found for found in opened if found), None)
+                if inner is None:
+                    raise Unavailable("the session could not be taken over")
+                ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                await _inside(endpoint, scope, inner, ready, lambda _: None)
+                local.inner = inner
+            return local.inner
+
+
+async def _inside(
+    endpoint: Endpoint,
+    scope: Scope,
+    inner: str | None,
+    message: dict[str, Any],
+    see: Callable[[Message], None],
+) -> None:
+    """Send the endpoint a message of our own, on behalf of the client whose request is `scope`."""
+    waiting = asyncio.Event()
+
+    async def receive() -> Message:
+        await waiting.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(sent: Message) -> None:
+        see(sent)
+        if sent["type"] == "http.response.body" and not sent.get("more_body", False):
+            waiting.set()
+
+    posted = {**scope, "method": "POST"}
+    fields = [
+        (b"content-type", b"application/json"),
+        (b"accept", b"application/json, text/event-stream"),
+        (b"host", b"127.0.0.1"),
+    ]
+    posted["headers"] = [*fields, (SESSION, inner.encode())] if inner else fields
+    await endpoint.older(posted, replayed(json.dumps(message).encode(), receive), send)
+
+
+def _session_of(message: Message) -> str | None:
+    if message["type"] != "http.response.start" or message["status"] >= 400:
+        return None
+    return next((value.decode() for key, value in message["headers"] if key.lower() == SESSION), None)
+
+
+def _renamed(message: Message, session_id: str) -> Message:
+    """The message with the SDK's session id replaced by ours."""
+    if message["type"] != "http.response.start":
+        return message
+    fields = [
+        (key, session_id.encode() if key.lower() == SESSION else value) for key, value in message["headers"]
+    ]
+    return {**message, "headers": fields}
+
+
+def _with_session(scope: Scope, inner: str) -> Scope:
+    fields = [(key, inner.encode() if key == SESSION else value) for key, value in scope["headers"]]
+    return {**scope, "headers": fields}
+
+
+def _not_found() -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "Session not found"}}

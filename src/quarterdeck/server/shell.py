@@ -1,0 +1,80 @@
+"""The first thing behind the socket: answers `/healthz` while the rest is still being imported."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quarterdeck.config import Settings
+    from quarterdeck.server.app import Application
+
+Message = dict[str, Any]
+
+
+class Shell:
+    """An ASGI application that becomes the whole core as soon as it is loaded."""
+
+    def __init__(self, settings: "Settings", data_dir: Path, host: str, ready: Callable[[], None]) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self._host = host
+        self._announce = ready
+        self._stop = asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+        self._application: Application | None = None
+        self.failure: BaseException | None = None
+        self.failed: Callable[[], None] = lambda: None
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] != "http":
+            return
+        elif scope["path"] == "/healthz":
+            await _answer(send, 200, {"status": "ok"})
+        elif self._application is not None and self._application.ready.is_set():
+            await self._application.serve(scope, receive, send)
+        else:
+            await _answer(send, 503, {"status": "starting"}, [(b"retry-after", b"1")])
+
+    async def _lifespan(self, receive: Any, send: Any) -> None:
+        await receive()
+        self._life = asyncio.create_task(self._live(), name="core")
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._stop.set()
+        await asyncio.wait([self._life])
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _live(self) -> None:
+        """Import, run, and end the process when the core cannot go on."""
+        try:
+            application = await asyncio.to_thread(_load, self._settings, self._data_dir, self._host)
+            self._application = application
+            running = asyncio.create_task(application.run(self._stop))
+            started = asyncio.create_task(application.ready.wait())
+            await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
+            started.cancel()
+            if not running.done():
+                self._announce()
+            await running
+        except BaseException as error:
+            self.failure = error
+            self.failed()
+
+
+def _load(settings: "Settings", data_dir: Path, host: str) -> "Application":
+    from quarterdeck.server.app import Application
+
+    return Application(settings, data_dir, host)
+
+
+async def _answer(
+    send: Any, status: int, body: Any, headers: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    content = json.dumps(body).encode()
+    fields = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": fields + (headers or [])})
+    await send({"type": "http.response.body", "body": content})

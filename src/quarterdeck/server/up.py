@@ -1,0 +1,118 @@
+"""`quarterdeck up`: lock the data directory, bind, serve, and leave in order."""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quarterdeck.domain.errors import Conflict, Invalid
+from quarterdeck.paths import address_file, lock_file, read_address, write_private
+
+if TYPE_CHECKING:
+    from quarterdeck.config import Settings
+
+_GRACE_SECONDS = 10
+
+
+@contextlib.contextmanager
+def owned(data_dir: Path) -> Iterator[None]:
+    """Hold the data directory for the time of the block; a second core is refused."""
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(lock_file(data_dir), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            other = read_address(data_dir)
+            where = f" at {other.url} (process {other.pid})" if other else ""
+            raise Conflict(
+                f"another core already owns {data_dir}{where}",
+                hint="use that one, stop it first, or give another --data-dir",
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 picks a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise Invalid(
+            f"cannot listen on {host}:{port}: {error}", field="port", hint="give another --port"
+        ) from error
+    listening.listen(2048)
+    listening.set_inheritable(True)
+    return listening
+
+
+def base_url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{port}"
+
+
+def serve(settings: "Settings", data_dir: Path, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Run a core until it is told to stop. `ready` is called with its address once it answers everything."""
+    with owned(data_dir), contextlib.closing(bind(host, port)) as listening:
+        url = base_url(listening)
+
+        def announce() -> None:
+            write_private(address_file(data_dir), json.dumps({"url": url, "pid": os.getpid()}))
+            ready(url)
+
+        try:
+            _run(settings, data_dir, host, listening, announce)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                address_file(data_dir).unlink()
+
+
+def _run(
+    settings: "Settings", data_dir: Path, host: str, listening: socket.socket, announce: Callable[[], None]
+) -> None:
+    import asyncio
+
+    import uvicorn
+
+    from quarterdeck.server.shell import Shell
+
+    class Server(uvicorn.Server):
+        """Leaves signals to the loop: uvicorn raises them again at its end, before we have cleaned up."""
+
+        def capture_signals(self) -> "contextlib.AbstractContextManager[None]":
+            return contextlib.nullcontext()
+
+    async def main() -> None:
+        shell = Shell(settings, data_dir, host, announce)
+        server = Server(
+            uvicorn.Config(
+                shell,
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+            )
+        )
+        shell.failed = lambda: setattr(server, "should_exit", True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, server.handle_exit, number, None)
+        await server.serve(sockets=[listening])
+        if shell.failure is not None:
+            raise shell.failure
+
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

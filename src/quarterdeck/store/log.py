@@ -1,0 +1,53 @@
+"""The event log: dense numbers and a hash chain, written last in its transaction."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import bindparam, insert, select
+
+from quarterdeck.events import GENESIS, Draft, Event
+from quarterdeck.store.schema import events
+from quarterdeck.store.tx import Tx, record, within
+
+_INSERT = insert(events)
+_TIP = select(events.c.seq, events.c.hash).order_by(events.c.seq.desc()).limit(1)
+_AFTER = (
+    select(events).where(events.c.seq > bindparam("seq")).order_by(events.c.seq).limit(bindparam("count"))
+)
+
+
+def tip(tx: Tx) -> tuple[int, str]:
+    """The number and hash of the newest event."""
+    row = tx.one(_TIP)
+    return (0, GENESIS) if row is None else (row.seq, row.hash)
+
+
+def append(tx: Tx, drafts: Sequence[Draft], seq: int, previous: str) -> list[Event]:
+    """Number, chain and insert. The caller holds whatever lock keeps `seq` its own."""
+    sealed = []
+    for draft in drafts:
+        seq += 1
+        event = draft.seal(seq, previous)
+        previous = event.hash
+        sealed.append(event)
+    if sealed:
+        tx.write(
+            _INSERT,
+            [{name: getattr(event, name) for name in Event.__slots__} for event in sealed],
+        )
+    return sealed
+
+
+def after(tx: Tx, seq: int, count: int = 500) -> list[Event]:
+    """Every event after `seq`, whoever caused it, oldest first: what the bus delivers."""
+    return [record(Event, row) for row in tx.all(_AFTER, seq=seq, count=count)]
+
+
+def mine(tx: Tx, seq: int, count: int) -> list[Event]:
+    """The caller's own events after `seq`, oldest first."""
+    statement = (
+        select(events)
+        .where(events.c.seq > seq, *within(events, tx.shape))
+        .order_by(events.c.seq)
+        .limit(count)
+    )
+    return [record(Event, row) for row in tx.all(statement)]

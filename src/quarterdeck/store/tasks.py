@@ -1,0 +1,92 @@
+"""Tasks and their transitions."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Select, bindparam, delete, insert, select, update
+
+from quarterdeck.domain.records import Task, Transition
+from quarterdeck.store.schema import projects, tasks, transitions
+from quarterdeck.store.tx import Shape, Tx, record, within
+
+_INSERT = insert(tasks)
+_INSERT_TRANSITION = insert(transitions)
+_HISTORY = (
+    select(transitions)
+    .where(transitions.c.task_id == bindparam("task_id"))
+    .order_by(transitions.c.created_at)
+)
+_DELETE = delete(tasks).where(tasks.c.id == bindparam("task_id"))
+
+
+@cache
+def _get(shape: Shape, lock: bool) -> Select[Any]:
+    statement = select(tasks).where(tasks.c.id == bindparam("task_id"), *within(tasks, shape))
+    return statement.with_for_update() if lock else statement
+
+
+@cache
+def _list(shape: Shape, filters: tuple[str, ...]) -> Select[Any]:
+    return (
+        select(tasks)
+        .where(*within(tasks, shape), *(tasks.c[name] == bindparam(name) for name in filters))
+        .order_by(tasks.c.created_at.desc(), tasks.c.id.desc())
+        .limit(bindparam("count"))
+    )
+
+
+@cache
+def _children(shape: Shape) -> Select[Any]:
+    return (
+        select(tasks)
+        .where(tasks.c.parent_task_id == bindparam("task_id"), *within(tasks, shape, anchored=True))
+        .order_by(tasks.c.created_at.desc(), tasks.c.id.desc())
+        .limit(bindparam("count"))
+    )
+
+
+def add(tx: Tx, task: Task) -> None:
+    tx.write(_INSERT, {name: getattr(task, name) for name in Task.__slots__})
+
+
+def get(tx: Tx, task_id: str, *, lock: bool = False) -> Task | None:
+    """The caller's task of that id; `lock` holds the row until the transaction ends."""
+    row = tx.one(_get(tx.shape, lock), task_id=task_id)
+    return None if row is None else record(Task, row)
+
+
+def change(tx: Tx, task_id: str, values: Mapping[str, Any]) -> None:
+    """Set columns of a task that `get` returned in this transaction."""
+    tx.write(update(tasks).where(tasks.c.id == task_id), dict(values))
+
+
+def remove(tx: Tx, task_id: str) -> None:
+    """Delete a task that `get` returned in this transaction; its children lose their parent."""
+    tx.write(_DELETE, {"task_id": task_id})
+
+
+def newest(tx: Tx, count: int, filters: Mapping[str, str]) -> list[Task]:
+    """The caller's tasks, newest first, with each given column equal to its value."""
+    return [record(Task, row) for row in tx.all(_list(tx.shape, tuple(filters)), count=count, **filters)]
+
+
+def children(tx: Tx, task_id: str, count: int) -> list[Task]:
+    """The subtasks of a task that `get` returned in this transaction, newest first."""
+    return [record(Task, row) for row in tx.all(_children(tx.shape), task_id=task_id, count=count)]
+
+
+def add_transition(tx: Tx, transition: Transition) -> None:
+    tx.write(_INSERT_TRANSITION, {name: getattr(transition, name) for name in Transition.__slots__})
+
+
+def history(tx: Tx, task_id: str) -> list[Transition]:
+    """Every transition of a task that `get` returned in this transaction, oldest first."""
+    return [record(Transition, row) for row in tx.all(_HISTORY, task_id=task_id)]
+
+
+def project_exists(tx: Tx, project_id: str) -> bool:
+    return (
+        tx.one(select(projects.c.id).where(projects.c.id == project_id, *within(projects, tx.shape)))
+        is not None
+    )

@@ -1,0 +1,101 @@
+"""What a transaction body gets: the connection, the caller's scope, the clock and the events it leaves."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Table, bindparam, false
+from sqlalchemy.engine import Connection, CursorResult, Row
+from sqlalchemy.sql import ColumnElement, Executable
+
+from quarterdeck.domain.callers import Caller
+from quarterdeck.domain.ids import now_us
+from quarterdeck.events import Draft
+
+T = TypeVar("T")
+
+# Which filters a statement carries: (all users, one project, one task). Statements are built once a shape.
+Shape = tuple[bool, bool, bool]
+
+
+def shape_of(caller: Caller) -> Shape:
+    return (caller.everyone, caller.project_id is not None, caller.task_id is not None)
+
+
+def within(table: Table, shape: Shape, *, anchored: bool = False) -> list[ColumnElement[bool]]:
+    """The conditions that keep a statement on `table` to the caller's rows.
+
+    `anchored` drops the project and task filter for rows reached through a row that passed it.
+    """
+    everyone, project, task = shape
+    conditions: list[ColumnElement[bool]] = []
+    if not everyone:
+        conditions.append(table.c.user_id == bindparam("caller_user"))
+    if anchored:
+        return conditions
+    own_task = table.c.id if table.name == "tasks" else table.c.get("task_id")
+    own_project = table.c.get("project_id")
+    if project:
+        conditions.append(false() if own_project is None else own_project == bindparam("caller_project"))
+    if task:
+        conditions.append(false() if own_task is None else own_task == bindparam("caller_task"))
+    return conditions
+
+
+class Tx:
+    """One operation. Everything it does is one savepoint: all of it is committed, or none."""
+
+    __slots__ = ("caller", "conn", "dialect", "drafts", "now", "scope", "shape")
+
+    def __init__(self, conn: Connection, caller: Caller, dialect: str) -> None:
+        self.conn = conn
+        self.caller = caller
+        self.dialect = dialect
+        self.now = now_us()
+        self.drafts: list[Draft] = []
+        self.shape = shape_of(caller)
+        self.scope = {
+            "caller_user": caller.user_id,
+            "caller_project": caller.project_id,
+            "caller_task": caller.task_id,
+        }
+
+    def write(self, statement: Executable, params: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
+        """Run an INSERT, UPDATE or DELETE; how many rows it touched."""
+        result: CursorResult[Any] = self.conn.execute(statement, params)
+        return result.rowcount
+
+    def one(self, statement: Executable, **params: Any) -> Row[Any] | None:
+        return self.conn.execute(statement, {**self.scope, **params}).one_or_none()
+
+    def all(self, statement: Executable, **params: Any) -> Sequence[Row[Any]]:
+        return self.conn.execute(statement, {**self.scope, **params}).all()
+
+    def emit(
+        self,
+        kind: str,
+        entity_id: str | None,
+        *,
+        task_id: str | None = None,
+        user_id: str | None = None,
+        ok: bool = True,
+        **data: Any,
+    ) -> None:
+        """Leave an event; it is numbered and written with this transaction, and delivered after COMMIT."""
+        self.drafts.append(
+            Draft(
+                at=self.now,
+                user_id=user_id or self.caller.user_id,
+                actor=self.caller.actor,
+                tool=self.caller.tool,
+                kind=kind,
+                entity_id=entity_id,
+                task_id=task_id,
+                ok=ok,
+                data=data,
+            )
+        )
+
+
+def record(kind: Callable[..., T], row: Row[Any]) -> T:
+    """A row as the record of its columns."""
+    return kind(*row)

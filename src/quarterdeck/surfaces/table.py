@@ -1,0 +1,190 @@
+"""The tool table: a tool is a declaration, and every call of every surface takes this one way."""
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+import structlog
+
+from quarterdeck.core import audit
+from quarterdeck.core.context import Core
+from quarterdeck.core.limits import RateLimit
+from quarterdeck.domain.callers import Caller, Profile
+from quarterdeck.domain.errors import Denied, Invalid, QuarterdeckError, UnknownTool
+from quarterdeck.surfaces.schema import Args, json_schema, parse
+
+Kind = Literal["read", "write", "destructive"]
+A = TypeVar("A", bound=Args)
+Answer = Any
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a tool's function gets beside its arguments."""
+
+    core: Core
+    caller: Caller
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool. `binds` names the arguments that lead to a task or project; a `catalog` belongs to nobody."""
+
+    name: str
+    kind: Kind
+    least: Profile
+    args: type[Args]
+    run: Callable[[Call, Any], Awaitable[Answer]]
+    description: str
+    binds: tuple[str, ...] = ()
+    catalog: bool = False
+    addition: bool = False
+    streams: bool = False
+
+    @cached_property
+    def input_schema(self) -> dict[str, Any]:
+        return json_schema(self.args)
+
+    @cached_property
+    def listing(self) -> dict[str, Any]:
+        """The tool as `tools/list` shows it."""
+        hints: dict[str, bool] = {"readOnlyHint": self.kind == "read"}
+        if self.kind != "read":
+            hints["destructiveHint"] = self.kind == "destructive"
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            "annotations": hints,
+        }
+
+    def check(self, caller: Caller, args: Args) -> None:
+        """Refuse a bound caller that reaches for something its binding does not cover.
+
+        That each given id lies within the binding is the store's to see: it shows no other row.
+        """
+        if (
+            caller.bound
+            and not self.catalog
+            and not any(getattr(args, name) is not None for name in self.binds)
+        ):
+            raise Denied(
+                f"{self.name} is not available to a token bound to a project or task",
+                hint=f"name what you work on: {', '.join(self.binds)}" if self.binds else None,
+            )
+
+
+@dataclass(frozen=True)
+class Surface:
+    """One document's dialect: its tools, its words for an error, and what it tells a client about itself."""
+
+    name: str
+    server_name: str
+    instructions: str
+    tools: dict[str, Tool]
+    word: Callable[[QuarterdeckError], dict[str, Any]]
+    codes: tuple[str, ...] = field(default=())
+
+    def visible(self, caller: Caller) -> Iterable[Tool]:
+        """The tools the caller may use, in the order of the document."""
+        for tool in self.tools.values():
+            if caller.may(tool.least) and (not caller.bound or tool.catalog or tool.binds):
+                yield tool
+
+
+def tool(
+    kind: Kind,
+    least: Profile,
+    *,
+    binds: tuple[str, ...] = (),
+    catalog: bool = False,
+    addition: bool = False,
+    streams: bool = False,
+) -> Callable[[Callable[[Call, A], Awaitable[Answer]]], Tool]:
+    """Declare a tool from its function: its name, docstring and argument model are the tool's own."""
+
+    def declare(run: Callable[[Call, A], Awaitable[Answer]]) -> Tool:
+        args = run.__annotations__["a"]
+        name = getattr(run, "__name__", "").rstrip("_")
+        return Tool(
+            name=name,
+            kind=kind,
+            least=least,
+            args=args,
+            run=run,
+            description=" ".join((run.__doc__ or "").split()),
+            binds=binds,
+            catalog=catalog,
+            addition=addition,
+            streams=streams,
+        )
+
+    return declare
+
+
+class Desk:
+    """Serves the calls of one surface."""
+
+    def __init__(self, core: Core, surface: Surface, limit: RateLimit, observe: "Observer") -> None:
+        self.core = core
+        self.surface = surface
+        self._limit = limit
+        self._observe = observe
+
+    async def call(self, caller: Caller, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The MCP result of one call; a refusal is a result too, with `isError` and the surface's body."""
+        began = time.perf_counter()
+        found = self.surface.tools.get(name)
+        caller = replace(caller, tool=f"{self.surface.name}.{name}"[:200])
+        try:
+            answer = await self._run(caller, found, name, arguments)
+        except QuarterdeckError as error:
+            if found is not None:
+                self._observe(self.surface.name, name, error.code, time.perf_counter() - began)
+                if found.kind != "read" or isinstance(error, Denied):
+                    audit.refused(self.core, caller, error)
+            return result(self.surface.word(error), error=True)
+        except Exception:
+            self._observe(self.surface.name, name, "internal_error", time.perf_counter() - began)
+            logger.exception("tool.broke", tool=caller.tool)
+            broken = QuarterdeckError("something broke on our side", hint="the log of the core says more")
+            return result(self.surface.word(broken), error=True)
+        self._observe(self.surface.name, name, "ok", time.perf_counter() - began)
+        return result(answer)
+
+    async def _run(self, caller: Caller, found: Tool | None, name: str, arguments: dict[str, Any]) -> Answer:
+        if found is None:
+            raise UnknownTool(f"there is no tool {name[:100]!r} here", hint="tools/list names them")
+        if not caller.may(found.least):
+            raise Denied(f"{name} needs the profile {found.least}; the caller is {caller.profile}")
+        self._limit.take(caller)
+        args = parse(found.args, arguments)
+        found.check(caller, args)
+        return await found.run(Call(self.core, caller), args)
+
+
+Observer = Callable[[str, str, str, float], None]
+
+
+def result(answer: Answer, *, error: bool = False) -> dict[str, Any]:
+    """An answer as an MCP tool result: text for every client, structure for those that read it."""
+    shown = {"content": [{"type": "text", "text": encode(answer)}], "isError": error}
+    shown["structuredContent"] = answer if isinstance(answer, dict) else {"result": answer}
+    return shown
+
+
+def encode(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def arguments_of(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and arguments of a `tools/call`; a malformed envelope is Invalid."""
+    name, arguments = params.get("name"), params.get("arguments")
+    if not isinstance(name, str) or not isinstance(arguments, dict | None):
+        raise Invalid("tools/call needs a name and an object of arguments")
+    return name, arguments or {}

@@ -1,0 +1,53 @@
+"""Fixtures that every tier shares."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from tests.postgres import Postgres
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_left_behind() -> Iterator[None]:
+    """Fail the run when a process that some test started is still there at its end."""
+    yield
+    _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=5)
+    described = []
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            described.append(f"{process.pid} {process.name()}")
+            process.kill()
+    assert not described, f"processes left behind: {', '.join(described)}"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL for the whole run. A test that stops its server starts one of its own instead."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template() -> str | None:
+    """The URL of the database that `database_url` copies; None means an empty one."""
+    return None
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(
+    request: pytest.FixtureRequest, tmp_path: Path, postgres_template: str | None
+) -> Iterator[str]:
+    """The URL of a fresh database; the test runs once on each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'quarterdeck.db'}"
+        return
+    # Asked for here and not as an argument, so that runs on SQLite alone start no server.
+    server: Postgres = request.getfixturevalue("postgres")
+    url = server.create_database(postgres_template)
+    yield url
+    server.drop_database(url)
