@@ -15,9 +15,8 @@ from quarterdeck.store.db import default_url, open_database
 @contextlib.asynccontextmanager
 async def opened(settings: Settings, data_dir: Path) -> AsyncIterator[Core]:
     """A core on the configured database; at the end everything it acknowledged is on disk."""
-    url = settings.database.url.get_secret_value() if settings.database.url else default_url(data_dir)
     bus = Bus()
-    db = open_database(url, bus)
+    db = open_database(_url(settings, data_dir), bus)
     core = Core(db, bus, settings, settings.registry(), MemoryIndex(db, bus, settings.search))
     core.caches.append(core.memory.clear_cache)
     try:
@@ -29,6 +28,15 @@ async def opened(settings: Settings, data_dir: Path) -> AsyncIterator[Core]:
         await core.memory.close()
         await core.settle()
         await db.close()
+
+
+def _url(settings: Settings, data_dir: Path) -> str:
+    if settings.database.url:
+        return settings.database.url.get_secret_value()
+    url = default_url(data_dir)
+    # SQLite gives its other files the same mode; the directory may be open to others.
+    Path(url.removeprefix("sqlite:///")).touch(mode=0o600)
+    return url
 
 
 async def check(core: Core) -> None:

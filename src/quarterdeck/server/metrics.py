@@ -26,6 +26,11 @@ class Metrics:
         self._events = Counter(
             "quarterdeck_events", "Committed events by kind.", ("kind",), registry=self._registry
         )
+        self._adopted = Counter(
+            "quarterdeck_sessions_adopted",
+            "Older clients' sessions that this process took over from another, or from before its start.",
+            registry=self._registry,
+        )
         self._semantic = Gauge(
             "quarterdeck_search_semantic",
             "1 while search is semantic, 0 on the fallback.",
@@ -38,6 +43,9 @@ class Metrics:
 
     def event(self, kind: str) -> None:
         self._events.labels(kind).inc()
+
+    def adopted(self) -> None:
+        self._adopted.inc()
 
     def render(self, *, semantic: bool) -> bytes:
         self._semantic.set(1 if semantic else 0)

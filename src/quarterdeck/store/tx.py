@@ -1,7 +1,7 @@
 """What a transaction body gets: the connection, the caller's scope, the clock and the events it leaves."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Table, bindparam, false
 from sqlalchemy.engine import Connection, CursorResult, Row
@@ -11,6 +11,7 @@ from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.ids import now_us
 from quarterdeck.events import Draft
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Which filters a statement carries: (all users, one project, one task). Statements are built once a shape.
@@ -33,7 +34,7 @@ def within(table: Table, shape: Shape, *, anchored: bool = False) -> list[Column
     if anchored:
         return conditions
     own_task = table.c.id if table.name == "tasks" else table.c.get("task_id")
-    own_project = table.c.get("project_id")
+    own_project = table.c.id if table.name == "projects" else table.c.get("project_id")
     if project:
         conditions.append(false() if own_project is None else own_project == bindparam("caller_project"))
     if task:
@@ -61,6 +62,8 @@ class Tx:
 
     def write(self, statement: Executable, params: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
         """Run an INSERT, UPDATE or DELETE; how many rows it touched."""
+        if isinstance(params, Mapping):
+            params = {**self.scope, **params}
         result: CursorResult[Any] = self.conn.execute(statement, params)
         return result.rowcount
 
@@ -99,3 +102,17 @@ class Tx:
 def record(kind: Callable[..., T], row: Row[Any]) -> T:
     """A row as the record of its columns."""
     return kind(*row)
+
+
+def with_arguments(
+    body: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
+) -> Callable[[Tx], T]:
+    """The body as a function of its `Tx` alone."""
+
+    def run(tx: Tx) -> T:
+        try:
+            return body(tx, *args, **kwargs)
+        except StopIteration as error:  # a future cannot carry it: its caller would wait for ever
+            raise RuntimeError("a transaction body raised StopIteration") from error
+
+    return run

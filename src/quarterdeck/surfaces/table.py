@@ -63,8 +63,16 @@ class Tool:
             "annotations": hints,
         }
 
+    def denial(self, caller: Caller) -> str | None:
+        """Why the tool is hidden from a caller; None when it is not."""
+        if not caller.may(self.least):
+            return f"{self.name} needs the profile {self.least}; the caller is {caller.profile}"
+        if caller.bound and not self.catalog and not self.binds:
+            return f"{self.name} is not available to a token bound to a project or task"
+        return None
+
     def check(self, caller: Caller, args: Args) -> None:
-        """Refuse a bound caller that reaches for something its binding does not cover.
+        """Refuse a bound caller that does not name what it works on.
 
         That each given id lies within the binding is the store's to see: it shows no other row.
         """
@@ -74,8 +82,9 @@ class Tool:
             and not any(getattr(args, name) is not None for name in self.binds)
         ):
             raise Denied(
-                f"{self.name} is not available to a token bound to a project or task",
-                hint=f"name what you work on: {', '.join(self.binds)}" if self.binds else None,
+                f"a token bound to a project or task cannot call {self.name} without naming its own",
+                field=self.binds[0],
+                hint=f"give {' or '.join(self.binds)}",
             )
 
 
@@ -93,7 +102,7 @@ class Surface:
     def visible(self, caller: Caller) -> Iterable[Tool]:
         """The tools the caller may use, in the order of the document."""
         for tool in self.tools.values():
-            if caller.may(tool.least) and (not caller.bound or tool.catalog or tool.binds):
+            if tool.denial(caller) is None:
                 yield tool
 
 
@@ -158,11 +167,12 @@ class Desk:
         return result(answer)
 
     async def _run(self, caller: Caller, found: Tool | None, name: str, arguments: dict[str, Any]) -> Answer:
+        # First, so that a flood of refused calls is held back as well.
+        self._limit.take(caller)
         if found is None:
             raise UnknownTool(f"there is no tool {name[:100]!r} here", hint="tools/list names them")
-        if not caller.may(found.least):
-            raise Denied(f"{name} needs the profile {found.least}; the caller is {caller.profile}")
-        self._limit.take(caller)
+        if (reason := found.denial(caller)) is not None:
+            raise Denied(reason)
         args = parse(found.args, arguments)
         found.check(caller, args)
         return await found.run(Call(self.core, caller), args)
@@ -178,8 +188,18 @@ def result(answer: Answer, *, error: bool = False) -> dict[str, Any]:
     return shown
 
 
-def encode(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def encoded(shown: dict[str, Any]) -> str:
+    """A result as JSON; the answer in it is its own text, so it is not encoded a second time."""
+    text: str = shown["content"][0]["text"]
+    structure = text if text.startswith("{") else f'{{"result":{text}}}'
+    flag = "true" if shown["isError"] else "false"
+    return (
+        f'{{"content":[{{"type":"text","text":{encode(text)}}}],'
+        f'"isError":{flag},"structuredContent":{structure}}}'
+    )
+
+
+encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def arguments_of(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
