@@ -20,13 +20,13 @@ STOP_SECONDS = 15.0
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with no settings of Quarterdeck but `extra`; search is off: it starts slowly."""
+    """This process's environment with no settings but `extra`; search, which starts slowly, is off."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("QUARTERDECK_")}
     return {**kept, "QUARTERDECK_SEARCH__PROVIDER": "off", **(extra or {})}
 
 
 class CoreProcess:
-    """`quarterdeck up` on a free port for as long as the block lasts; it logs to `core.log` in its directory."""
+    """`quarterdeck up` on a free port for as long as the block lasts. It logs to `core.log` in `data_dir`."""
 
     def __init__(
         self, data_dir: Path, env: Mapping[str, str] | None = None, args: Sequence[str] = ()

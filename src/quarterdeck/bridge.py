@@ -41,7 +41,7 @@ _PASSED_ON = re.compile(
 # Stands between us and the core and ends at once: the core is nobody's child and leads its own session.
 _ORPHAN = (
     "import subprocess as s, sys; "
-    "print(s.Popen(sys.argv[1:], stdin=s.DEVNULL, stdout=s.DEVNULL, start_new_session=True).pid)"
+    "s.Popen(sys.argv[1:], stdin=s.DEVNULL, stdout=s.DEVNULL, start_new_session=True)"
 )
 
 
@@ -169,19 +169,16 @@ class Core:
         for port in (os.environ.get("QUARTERDECK_PORT", "7411"), "0"):
             with log.open("ab") as err:
                 before = err.tell()
-                run = partial(subprocess.check_output, [*command, port], stdin=subprocess.DEVNULL, stderr=err)
-                pid = int(await asyncio.to_thread(run, env=passed, cwd=self._directory))
+                run = partial(subprocess.check_call, [*command, port], stdin=subprocess.DEVNULL, stderr=err)
+                await asyncio.to_thread(run, env=passed, cwd=self._directory)
             while time.monotonic() < deadline:
                 if await self._status("/readyz") == 200:
                     return
                 await asyncio.sleep(0.05)
                 said = log.read_bytes()[before:].decode(errors="replace")
-                try:
-                    os.kill(pid, 0)
-                except OSError:
-                    # A core that somebody else has started may have yet to write down its address.
-                    if "another core already owns" not in said:
-                        break
+                # A core that somebody else has started may have yet to write down its address.
+                if re.search("error:|Traceback", said) and "another core already owns" not in said:
+                    break
             if "cannot listen on" not in said:
                 break
         self.trouble = " ".join(said.split())[-500:] or "The core did not become ready in time."
@@ -386,11 +383,10 @@ class Bridge:
 
 def _modern(message: Message) -> Fields:
     """The headers that a 2026 message needs beside its body; none for an older one."""
-    params = message.get("params")
+    method, params = message.get("method"), message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
     if not isinstance(params, dict) or not isinstance(meta, dict) or _VERSION not in meta:
         return {}
-    method = message.get("method")
     name = params.get(_NAMED.get(str(method), ""))
     fields = {"MCP-Protocol-Version": _header(meta[_VERSION]), "Mcp-Method": _header(method)}
     return fields | ({"Mcp-Name": _header(name)} if isinstance(name, str) else {})
@@ -447,4 +443,7 @@ def main(argv: list[str]) -> None:
     session.add_argument("--session-id", help="a label for the audit; task:<id> binds to that task")
     session.add_argument("--task", dest="session_id", type="task:{}".format, help="bind to this task")
     parser.add_argument("--data-dir", help="where everything is kept")
+    for descriptor in (0, 1):
+        with suppress(OSError):
+            os.set_blocking(descriptor, True)
     asyncio.run(Bridge(parser.parse_args(argv)).run())

@@ -245,6 +245,31 @@ def test_success_rate_is_the_running_average_of_all_uses(me: Client) -> None:
     assert found | {"similarity": 0} == last | {"similarity": 0}
 
 
+def test_context_of_a_task_matches_at_most_10_patterns_by_meaning(me: Client) -> None:
+    task = me.done("task_create", title="Rotate the signing keys", description="before they expire")["id"]
+    store(me, "Water the plants")
+    for number in range(11):
+        store(me, f"Key rotation {number}")
+    embedded(me, "pattern_match", 12, situation="x", limit=50)
+    matching = me.done("context_for_task", task_id=task)["matching_patterns"]
+    similarities = [row["similarity"] for row in matching]
+    assert len(similarities) == 10
+    assert similarities == sorted(similarities, reverse=True)
+    assert "Water the plants" not in names(matching)
+
+
+def test_reset_cache_counts_the_keys_that_were_there(deck: Deck, me: Client) -> None:
+    admin = deck.connect(ADMIN)
+    admin.done("orchestrator_reset_cache")
+    assert admin.done("orchestrator_reset_cache") == {"cleared_keys": 0}
+    for query in ("one", "two", "three", "one"):
+        admin.done("decision_search", query=query)
+    me.done("ping")
+    # Three embedded queries and one token; the admin secret is looked up nowhere.
+    assert admin.done("orchestrator_reset_cache") == {"cleared_keys": 4}
+    assert me.done("ping")["pong"] is True
+
+
 # The fallback
 
 

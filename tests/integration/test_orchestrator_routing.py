@@ -1,4 +1,4 @@
-"""Routing, models, the registry, classification and the cache of the orchestrator surface."""
+"""Routing, models, the registry and classification of the orchestrator surface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.orchestrator_contract import AGENT, TIME
 from tests.mcp_client import Client, Deck
 
 ADMIN = "the admin secret of these tests"
-ENVIRONMENT = {"QUARTERDECK_ADMIN_SECRET": ADMIN, "QUARTERDECK_SEARCH__PROVIDER": "local"}
+ENVIRONMENT = {"QUARTERDECK_ADMIN_SECRET": ADMIN}
 CONFIG = """
 [agents.my-bot]
 name = "My bot"
@@ -36,7 +36,6 @@ def deck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deck]:
     folder = tmp_path_factory.mktemp("core")
     (folder / "quarterdeck.toml").write_text(CONFIG)
     with CoreProcess(folder, ENVIRONMENT) as core, Deck(core.url, ADMIN) as deck:
-        assert deck.search_mode() == "semantic"
         yield deck
 
 
@@ -197,15 +196,3 @@ def test_text_is_classified_and_no_task_is_made(
 def test_description_and_project_take_part_in_classification(me: Client, arguments: Row) -> None:
     assert me.done("orchestrator_classify", title="zzz qqq")["category"] == "unknown"
     assert me.done("orchestrator_classify", title="zzz qqq", **arguments)["category"] == "goal"
-
-
-def test_reset_cache_counts_the_keys_that_were_there(deck: Deck, me: Client) -> None:
-    admin = deck.connect(ADMIN)
-    admin.done("orchestrator_reset_cache")
-    assert admin.done("orchestrator_reset_cache") == {"cleared_keys": 0}
-    for query in ("one", "two", "three", "one"):
-        admin.done("decision_search", query=query)
-    me.done("ping")
-    # Three embedded queries and one token; the admin secret is looked up nowhere.
-    assert admin.done("orchestrator_reset_cache") == {"cleared_keys": 4}
-    assert me.done("ping")["pong"] is True

@@ -29,7 +29,7 @@ CUT = "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_ba
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
     """One that may be stopped."""
-    with Postgres() as own:
+    with Postgres(durable=True) as own:
         yield own
 
 
@@ -167,7 +167,7 @@ def losing_the_answer_to_commit(url: str) -> Iterator[str]:
                     data = end.recv(65536)
                     if not data or (end is server and committing):
                         return
-                    if end is client and b"COMMIT" in data and not broken.is_set():
+                    if end is client and b"COMMIT\0" in data and not broken.is_set():
                         broken.set()
                         committing = True
                     (server if end is client else client).sendall(data)
@@ -179,8 +179,10 @@ def losing_the_answer_to_commit(url: str) -> Iterator[str]:
 
     with ThreadPoolExecutor(32) as threads, socket.create_server(("127.0.0.1", 0)) as wire:
         threads.submit(accept)
-        yield url.replace(f":{port}/", f":{wire.getsockname()[1]}/")
-        wire.shutdown(socket.SHUT_RDWR)
+        try:
+            yield url.replace(f":{port}/", f":{wire.getsockname()[1]}/")
+        finally:
+            wire.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_commit_whose_answer_is_lost_is_not_done_again(url: str) -> None:

@@ -97,3 +97,8 @@ class McpSession:
     initialize: dict[str, Any]
     created_at: int
     last_seen_at: int
+
+
+def as_dict(record: Any) -> dict[str, Any]:
+    """The columns of a record by name. What they hold is shared, not copied."""
+    return {name: getattr(record, name) for name in record.__slots__}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -69,8 +70,13 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 def is_loopback(scope: Scope) -> bool:
     """Whether the request comes from this machine."""
     client = scope.get("client")
+    return client is not None and _is_loopback(client[0])
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback(host: str) -> bool:
     try:
-        return client is not None and ip_address(client[0]).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -96,11 +96,11 @@ class Endpoint:
             meta=params["_meta"],
             request=Request(scope),
         )
-        result = await self._telemetry(context, self._run)
+        result = cast(dict[str, Any], await self._telemetry(context, self._run))
         start = f'{{"jsonrpc":"2.0","id":{encode(call["id"])},"result":{encoded(result)}'
         await answer_text(send, start.removesuffix("}") + self._trailer)
 
-    async def _run(self, ctx: Context) -> HandlerResult:
+    async def _run(self, ctx: Context) -> dict[str, Any]:
         params = ctx.params or {}
         return await self._desk.call(_caller(ctx), params["name"], params.get("arguments") or {})
 
@@ -140,7 +140,7 @@ def _read_call(scope: Scope, body: bytes) -> dict[str, Any] | None:
         scope["method"] != "POST"
         or len(headers) != len(scope["headers"])
         or not headers.get(b"content-type", b"").startswith(b"application/json")
-        or b"application/json" not in headers.get(b"accept", b"")
+        or b"application/json" not in headers.get(b"accept", b"").replace(b" ", b"").split(b",")
         or any(name.startswith(b"mcp-param-") for name in headers)
     ):
         return None

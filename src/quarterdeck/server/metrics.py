@@ -10,6 +10,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._found: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._calls = Counter(
             "quarterdeck_calls",
             "Tool calls by result.",
@@ -38,8 +39,12 @@ class Metrics:
         )
 
     def observe(self, surface: str, tool: str, result: str, seconds: float) -> None:
-        self._calls.labels(surface, tool, result).inc()
-        self._seconds.labels(surface).observe(seconds)
+        # Finding a counter by its labels costs more than counting.
+        key = (surface, tool, result)
+        if (found := self._found.get(key)) is None:
+            found = self._found[key] = (self._calls.labels(*key), self._seconds.labels(surface))
+        found[0].inc()
+        found[1].observe(seconds)
 
     def event(self, kind: str) -> None:
         self._events.labels(kind).inc()

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, insert, select
 
 from quarterdeck.events import GENESIS, Draft, Event
+from quarterdeck.store.kept import kept
 from quarterdeck.store.schema import events
 from quarterdeck.store.tx import Tx, record, within
 
-_INSERT = insert(events)
+_INSERT = kept(insert(events))
 _TIP = select(events.c.seq, events.c.hash).order_by(events.c.seq.desc()).limit(1)
 _AFTER = (
     select(events).where(events.c.seq > bindparam("seq")).order_by(events.c.seq).limit(bindparam("count"))

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from quarterdeck.store.memory import Key, Kind, Vector
 from quarterdeck.store.schema import embeddings
-from quarterdeck.store.tx import Tx, record
+from quarterdeck.store.tx import Tx, record, within
 
 _LOCK = 0x51445643
 # Older ones cannot go on looking when the caller's rows are few among the nearest.
@@ -98,7 +98,7 @@ def lacking(tx: Tx, model: str, count: int, keys: Sequence[Key] | None = None) -
     statement = (
         select(*(embeddings.c[name] for name in Vector.__slots__))
         .outerjoin(_indexed, joined)
-        .where(embeddings.c.model == model, _indexed.c.row_id.is_(None))
+        .where(embeddings.c.model == model, _indexed.c.row_id.is_(None), *within(embeddings, tx.shape))
         .limit(count)
     )
     if keys is not None:

@@ -7,11 +7,12 @@ from typing import Any
 from sqlalchemy import Select, bindparam, delete, insert, select, update
 
 from quarterdeck.domain.records import Task, Transition
+from quarterdeck.store.kept import kept
 from quarterdeck.store.schema import projects, tasks, transitions
 from quarterdeck.store.tx import Shape, Tx, record, within
 
-_INSERT = insert(tasks)
-_INSERT_TRANSITION = insert(transitions)
+_INSERT = kept(insert(tasks))
+_INSERT_TRANSITION = kept(insert(transitions))
 
 
 def seen(shape: Shape) -> Select[Any]:
@@ -23,12 +24,12 @@ def seen(shape: Shape) -> Select[Any]:
 @cache
 def _get(shape: Shape, lock: bool) -> Select[Any]:
     statement = select(tasks).where(tasks.c.id == bindparam("task_id"), *within(tasks, shape))
-    return statement.with_for_update() if lock else statement
+    return kept(statement.with_for_update() if lock else statement)
 
 
 @cache
 def _list(shape: Shape, filters: tuple[str, ...]) -> Select[Any]:
-    return (
+    return kept(
         select(tasks)
         .where(*within(tasks, shape), *(tasks.c[name] == bindparam(name) for name in filters))
         .order_by(tasks.c.created_at.desc(), tasks.c.id.desc())
@@ -48,7 +49,7 @@ def _children(shape: Shape) -> Select[Any]:
 
 @cache
 def _history(shape: Shape) -> Select[Any]:
-    return (
+    return kept(
         select(transitions)
         .where(transitions.c.task_id.in_(seen(shape)))
         .order_by(transitions.c.created_at, transitions.c.id)

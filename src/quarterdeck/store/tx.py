@@ -10,6 +10,7 @@ from sqlalchemy.sql import ColumnElement, Executable
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.ids import now_us
 from quarterdeck.events import Draft
+from quarterdeck.store.kept import Kept, find
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,16 +63,25 @@ class Tx:
 
     def write(self, statement: Executable, params: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
         """Run an INSERT, UPDATE or DELETE; how many rows it touched."""
+        if (kept := self._kept(statement)) is not None:
+            return kept.write(self.conn, params)
         if isinstance(params, Mapping):
             params = {**self.scope, **params}
         result: CursorResult[Any] = self.conn.execute(statement, params)
         return result.rowcount
 
     def one(self, statement: Executable, **params: Any) -> Row[Any] | None:
+        if (kept := self._kept(statement)) is not None:
+            return next(iter(kept.rows(self.conn, {**self.scope, **params})), None)
         return self.conn.execute(statement, {**self.scope, **params}).one_or_none()
 
     def all(self, statement: Executable, **params: Any) -> Sequence[Row[Any]]:
+        if (kept := self._kept(statement)) is not None:
+            return kept.rows(self.conn, {**self.scope, **params})
         return self.conn.execute(statement, {**self.scope, **params}).all()
+
+    def _kept(self, statement: Executable) -> Kept | None:
+        return find(statement) if self.dialect == "sqlite" else None
 
     def emit(
         self,
