@@ -63,10 +63,8 @@ class Application:
         core.caches.append(gatekeeper.clear)
         core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
         self._core, self._gate = core, Gate(gatekeeper)
-        self._tokens, self._sessions = (
-            TokenRoutes(core, gatekeeper, body),
-            Sessions(core, body, self._metrics.adopted),
-        )
+        self._tokens = TokenRoutes(core, gatekeeper, body)
+        self._sessions = Sessions(core, body, self._metrics.adopted)
         self._endpoints: dict[str, Endpoint] = {}
         for name, surface in {"": UNION, **SURFACES}.items():
             self._endpoints[name] = Endpoint(Desk(core, surface, limit, self._metrics.observe), body)
