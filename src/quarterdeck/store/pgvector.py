@@ -131,8 +131,8 @@ def nearest(
     )
     tx.one(_SEARCHING)
     found = tx.all(statement, query=json.dumps(list(query)), k=k, allowed=list(allowed or ()))
-    scored = [(row.row_id, min(1.0, max(0.0, row.similarity))) for row in found]
-    return sorted(scored, key=lambda pair: (-pair[1], pair[0]))
+    best = sorted(found, key=lambda row: (-row.similarity, row.row_id))
+    return [(row.row_id, min(1.0, max(0.0, row.similarity))) for row in best]
 
 
 def _typed(dim: int) -> str:

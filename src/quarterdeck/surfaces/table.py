@@ -200,9 +200,7 @@ def encoded(shown: dict[str, Any]) -> str:
     # JSON text has no control characters, so these two are all that a string of it has to escape.
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
     flag = "true" if shown["isError"] else "false"
-    return (
-        f'{{"content":[{{"type":"text","text":"{quoted}"}}],"isError":{flag},"structuredContent":{structure}}}'
-    )
+    return f'{{"content":[{{"type":"text","text":"{quoted}"}}],"isError":{flag},"structuredContent":{structure}}}'
 
 
 encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
