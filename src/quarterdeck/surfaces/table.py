@@ -199,8 +199,9 @@ def encoded(shown: dict[str, Any]) -> str:
     structure = text if text.startswith("{") else f'{{"result":{text}}}'
     # JSON text has no control characters, so these two are all that a string of it has to escape.
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    content = f'[{{"type":"text","text":"{quoted}"}}]'
     flag = "true" if shown["isError"] else "false"
-    return f'{{"content":[{{"type":"text","text":"{quoted}"}}],"isError":{flag},"structuredContent":{structure}}}'
+    return f'{{"content":{content},"isError":{flag},"structuredContent":{structure}}}'
 
 
 encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
