@@ -28,12 +28,7 @@ def main() -> None:
         if not given.json:
             _show(tables[-1])
     if given.json:
-        print(json.dumps([_plain(table) for table in tables], indent=2))
-
-
-def _plain(table: Table) -> dict[str, object]:
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return {"title": table.title, "note": table.note, "rows": rows}
+        print(json.dumps({table.title: table.as_dicts() for table in tables}, indent=2))
 
 
 def _show(table: Table) -> None:

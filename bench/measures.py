@@ -38,6 +38,9 @@ class Table:
         rest = self.columns[len(names) :]
         self.rows.append([*names, *(more[name] if name in more else getattr(of, name) for name in rest)])
 
+    def as_dicts(self) -> list[dict[str, Cell]]:
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
 
 def calls(options: Options) -> Table:
     """CPU of a call on a small and on a large store."""
@@ -112,13 +115,12 @@ def start(options: Options) -> Table:
                         note("memory at ready", "MB", core.memory())
                         core.searchable()
                         note("memory with the search model", "MB", core.memory())
-                        made = core.call("task_create", title="one of many")["id"]
-                        mixed = [core.request("task_get", task_id=made), _create(core)]
+                        mixed = [core.request("task_list", limit=1), _create(core)]
                         drive(core.address, mixed, 10_000, options.concurrency)
                         note("memory after 10,000 calls", "MB", core.memory())
     table = Table(
         "start: from the start of the process",
-        "The search model is loaded after the core is ready. The calls are half task_get, half task_create.",
+        "The search model is loaded after the core is ready. The calls are half task_list, half task_create.",
         ("what", "unit", "value", "x_bare"),
     )
     medians = {key: statistics.median(values) for key, values in measured.items()}

@@ -93,11 +93,6 @@ class Core(Server):
     def request(self, tool: str, **arguments: Any) -> bytes:
         return tool_call(self._token, tool, **arguments)
 
-    def call(self, tool: str, **arguments: Any) -> Any:
-        """The structured content of one call."""
-        answer = json.loads(ask(self.address, self.request(tool, **arguments))[1])
-        return answer["result"]["structuredContent"]
-
     def searchable(self) -> str:
         """Wait until search has decided how it works: `semantic` or `fallback`."""
         deadline = time.monotonic() + 300

@@ -130,7 +130,7 @@ def _check_store(file: Path, kept: dict[str, str], sent: int) -> None:
     assert sorted(steps) == sorted((task_id, None, "pending") for task_id in tasks)
     events = asyncio.run(_events(file))
     created = Counter(event.entity_id for event in events if event.kind == "task.created")
-    assert created == Counter(tasks)
+    assert created == Counter(list(tasks))
     assert is_chained(events)
 
 

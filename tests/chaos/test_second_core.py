@@ -1,4 +1,4 @@
-"""Two cores and one data directory: the second is refused, and a killed first one does not stand in the way."""
+"""Two cores and one data directory: the second is refused; one that was killed stands in nobody's way."""
 
 from __future__ import annotations
 

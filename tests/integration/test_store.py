@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ def test_sixteen_writers_leave_one_dense_chain_that_is_delivered_in_order_after_
         assert is_chained(events)
         assert seen == events
         assert early == []
-        assert sorted(str(event.entity_id) for event in events) == sorted(sum(written, []))
+        assert sorted(str(event.entity_id) for event in events) == sorted(chain.from_iterable(written))
 
     asyncio.run(run())
 

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -174,12 +175,12 @@ def test_a_connection_lost_before_commit_is_tried_again(url: str) -> None:
 
 @contextlib.contextmanager
 def losing_the_answer_to_commit(url: str) -> Iterator[str]:
-    """The URL of a wire to the server that breaks when the first COMMIT was carried out, before its answer."""
-    host, port = url.split("@")[1].split("/")[0].split(":")
+    """The URL of a wire to the server that breaks between the first COMMIT and its answer."""
+    host, port = urlsplit(url).hostname, urlsplit(url).port
     broken = threading.Event()
 
     def carry(client: socket.socket) -> None:
-        with client, socket.create_connection((host, int(port))) as server:
+        with client, socket.create_connection((host, port)) as server:
             committing = False
             while True:
                 for end in select.select([client, server], [], [])[0]:

@@ -170,6 +170,20 @@ def test_a_commit_that_fails_fails_every_caller_and_leaves_nothing(url: str) -> 
     asyncio.run(run())
 
 
+def test_a_log_that_grew_behind_the_writers_back_costs_one_batch(url: str) -> None:
+    async def run() -> None:
+        async with opened(url) as db, opened(url) as other:
+            first = await db.tx(ANN, add)
+            with pytest.raises(Unavailable):
+                await other.tx(ANN, add)
+            second = await other.tx(ANN, add)
+            events = await whole_log(db)
+            assert [event.entity_id for event in events] == [first, second]
+            assert is_chained(events)
+
+    asyncio.run(run())
+
+
 def test_an_own_error_is_kept_when_the_batch_is_lost_afterwards(url: str) -> None:
     def refuse(tx: Tx) -> None:
         raise Conflict("mine")

@@ -221,6 +221,9 @@ class Sqlite:
             with contextlib.suppress(sqlite3.Error):
                 if raw.in_transaction:
                     raw.execute("ROLLBACK")
+            # The file knows best where the log ends: a COMMIT that failed may still be in it.
+            with contextlib.suppress(DBAPIError):
+                self._tip = log.tip(Tx(conn, SYSTEM, self.dialect))
             logger.error("store.batch_failed", operations=len(batch) or 1, error=str(error))
             for operation in batch or [first]:
                 operation.error = operation.error or _lost(error)
