@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from quarterdeck import __version__
 from quarterdeck.config import Settings
-from quarterdeck.core import life, sessions, tokens
+from quarterdeck.core import life, mcp_sessions, tokens
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.errors import QuarterdeckError
@@ -76,7 +76,7 @@ class Application:
     async def _sweep(self, core: Core) -> None:
         while True:
             with contextlib.suppress(QuarterdeckError):
-                await sessions.expire(core)
+                await mcp_sessions.expire(core)
             self._sessions.forget_idle(self._settings.server.session_idle_seconds)
             await asyncio.sleep(_SWEEP_SECONDS)
 
