@@ -103,14 +103,14 @@ def test_indexed_text_is_its_own_plain_form(text: str) -> None:
     assert fusion.plain(fusion.plain(text)) == fusion.plain(text)
 
 
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_a_query_is_read_alike_by_both_databases(first: str, second: str) -> None:
-    query = f"{first} CVE-2024-0727 {second}"
-    assert (fusion.fts5_and(query) or "").replace('"', "").split(" AND ") == (
-        fusion.tsquery_and(query) or ""
-    ).split(" & ")
-    assert len(fusion.fts5_phrases(query) or "") > 0
-    assert len(fusion.tsquery_phrases(query) or "") > 0
+@given(texts)
+def test_both_databases_get_the_same_words_and_phrases(text: str) -> None:
+    query = f"{text} CVE-2024-0727 port"
+    assert re.findall(r'"(\S+)"', fusion.fts5_and(query) or "") == fusion.words(query)
+    assert (fusion.tsquery_and(query) or "").split(" & ") == fusion.words(query)
+    phrases = [" ".join(phrase) for phrase in fusion.identifiers(query)]
+    assert re.findall(r'"([^"]+)"', fusion.fts5_phrases(query) or "") == phrases
+    assert (fusion.tsquery_phrases(query) or "")[1:-1].replace(" <-> ", " ").split(") | (") == phrases
 
 
 @pytest.mark.parametrize(

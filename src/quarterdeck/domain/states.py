@@ -65,7 +65,7 @@ def apply(status: str, action: str) -> Status:
 
 
 def action_for(status: str, target: str) -> Action:
-    """The one action that takes `status` to `target`; else `IllegalTransition`, which lists the legal ones."""
+    """The one action that takes `status` to `target`; else `IllegalTransition`, as in `apply`."""
     for action, (sources, leads_to) in _TRANSITIONS.items():
         if leads_to == target and status in sources:
             return action
