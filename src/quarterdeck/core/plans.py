@@ -109,6 +109,7 @@ async def create(
 
 
 def _add_tasks(tx: Tx, plan: Plan, phase: Phase, new: Sequence[NewTask]) -> list[Task]:
+    # A microsecond apart, so that every list shows them in the plan's own order.
     made = [
         Task(
             id=new_id(),
@@ -122,8 +123,8 @@ def _add_tasks(tx: Tx, plan: Plan, phase: Phase, new: Sequence[NewTask]) -> list
             parent_task_id=None,
             project_id=plan.project_id,
             metadata={},
-            created_at=tx.now,
-            updated_at=tx.now,
+            created_at=tx.now + phase.position * 1000 + position,
+            updated_at=tx.now + phase.position * 1000 + position,
             completed_at=None,
             plan_id=plan.id,
             phase_id=phase.id,

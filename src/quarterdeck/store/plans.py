@@ -68,15 +68,15 @@ def progress_of(tx: Tx, plan_ids: Sequence[str]) -> dict[str, Progress]:
     if not plan_ids:
         return {}
     statement = (
-        select(tasks.c.plan_id, tasks.c.status, func.count().label("count"))
+        select(tasks.c.plan_id, tasks.c.status, func.count().label("tally"))
         .where(tasks.c.plan_id.in_(plan_ids), tasks.c.status != "cancelled")
         .group_by(tasks.c.plan_id, tasks.c.status)
     )
     totals: dict[str, list[int]] = {}
     for row in tx.all(statement):
         total = totals.setdefault(row.plan_id, [0, 0])
-        total[0] += row.count
-        total[1] += row.count if row.status == "completed" else 0
+        total[0] += row.tally
+        total[1] += row.tally if row.status == "completed" else 0
     return {plan_id: Progress(*total) for plan_id, total in totals.items()}
 
 

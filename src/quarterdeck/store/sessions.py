@@ -86,11 +86,11 @@ def entries(tx: Tx, session_id: str, types: Sequence[str], count: int) -> list[L
 def counts(tx: Tx, session_id: str) -> dict[str, int]:
     """How many entries of each type a session has."""
     statement = (
-        select(session_log.c.type, func.count().label("count"))
+        select(session_log.c.type, func.count().label("tally"))
         .where(session_log.c.session_id == session_id)
         .group_by(session_log.c.type)
     )
-    return {row.type: row.count for row in tx.all(statement)}
+    return {row.type: row.tally for row in tx.all(statement)}
 
 
 def add_artifact(tx: Tx, artifact: Artifact) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Table, bindparam, false, or_, select
+from sqlalchemy import BindParameter, Table, bindparam, false, or_, select
 from sqlalchemy.engine import Connection, CursorResult, Row
 from sqlalchemy.sql import ColumnElement, Executable
 
@@ -43,7 +43,7 @@ def within(table: Table, shape: Shape, *, anchored: bool = False) -> list[Column
 
 def _of_task(table: Table) -> ColumnElement[bool]:
     """Whether a row belongs to the task a caller is bound to; a plan does through its task."""
-    bound = bindparam("caller_task")
+    bound: BindParameter[Any] = bindparam("caller_task")
     if table.name == "tasks":
         return table.c.id == bound
     plan = select(tasks.c.plan_id).where(tasks.c.id == bound).scalar_subquery()

@@ -1,7 +1,7 @@
 """The orchestrator dialect: task state machine, decisions, patterns, routing."""
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -13,10 +13,9 @@ from quarterdeck.domain.ids import iso, now_us
 from quarterdeck.domain.models import select_model as model_for
 from quarterdeck.domain.records import Decision, Pattern, Task, Transition
 from quarterdeck.domain.states import Action, Priority, Status
-from quarterdeck.surfaces.schema import Args, Id, Label, Some, Text, Title
+from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text, Title
 from quarterdeck.surfaces.table import Call, Surface, tool
 
-Row = dict[str, Any]
 Tags = Annotated[list[Label], Field(max_length=50)]
 
 SERVER_NAME = "manticscore-orchestrator"

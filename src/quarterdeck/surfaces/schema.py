@@ -19,6 +19,7 @@ class Args(BaseModel):
 
 
 A = TypeVar("A", bound=Args)
+Row = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=100)]
 Label = Annotated[str, Field(min_length=1, max_length=200)]
 Title = Annotated[str, Field(min_length=1, max_length=500)]

@@ -15,12 +15,17 @@ def upgrade() -> None:
     _content()
 
 
-def _id(name: str = "id", **options: bool) -> sa.Column[str]:
-    return sa.Column(name, sa.String(36), **options)
+def _id() -> sa.Column[str]:
+    return sa.Column("id", sa.String(36), primary_key=True)
 
 
-def _ref(name: str, table: str, rule: str, **options: bool) -> sa.Column[str]:
-    return sa.Column(name, sa.String(36), sa.ForeignKey(f"{table}.id", ondelete=rule), **options)
+def _ref(
+    name: str, table: str, rule: str, *, nullable: bool = True, primary_key: bool = False
+) -> sa.Column[str]:
+    reference = sa.ForeignKey(f"{table}.id", ondelete=rule)
+    return sa.Column(
+        name, sa.String(36), reference, nullable=nullable and not primary_key, primary_key=primary_key
+    )
 
 
 def _time(name: str, *, nullable: bool = False) -> sa.Column[int]:
@@ -34,7 +39,7 @@ def _index(table: str, *columns: str, unique: bool = False) -> None:
 def _plans() -> None:
     op.create_table(
         "plans",
-        _id(primary_key=True),
+        _id(),
         sa.Column("user_id", sa.String(200)),
         _ref("project_id", "projects", "SET NULL"),
         sa.Column("slug", sa.String(200), nullable=False),
@@ -53,7 +58,7 @@ def _plans() -> None:
     _index("plans", "slug")
     op.create_table(
         "phases",
-        _id(primary_key=True),
+        _id(),
         _ref("plan_id", "plans", "CASCADE", nullable=False),
         sa.Column("position", sa.Integer, nullable=False),
         sa.Column("name", sa.Text, nullable=False),
@@ -65,7 +70,7 @@ def _plans() -> None:
     _index("phases", "plan_id", "position", unique=True)
     op.create_table(
         "checkpoints",
-        _id(primary_key=True),
+        _id(),
         _ref("phase_id", "phases", "CASCADE", nullable=False),
         sa.Column("note", sa.Text, nullable=False),
         sa.Column("context", sa.Text, nullable=False),
@@ -93,7 +98,7 @@ def _plans() -> None:
 def _sessions() -> None:
     op.create_table(
         "sessions",
-        _id(primary_key=True),
+        _id(),
         sa.Column("user_id", sa.String(200)),
         sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("agent", sa.Text, nullable=False),
@@ -142,7 +147,7 @@ def _sessions() -> None:
 def _content() -> None:
     op.create_table(
         "briefs",
-        _id(primary_key=True),
+        _id(),
         sa.Column("user_id", sa.String(200)),
         _ref("plan_id", "plans", "SET NULL"),
         _ref("task_id", "tasks", "SET NULL"),
@@ -167,7 +172,7 @@ def _content() -> None:
     _index("briefs", "user_id", "created_at", "id")
     op.create_table(
         "model_usage",
-        _id(primary_key=True),
+        _id(),
         sa.Column("user_id", sa.String(200)),
         sa.Column("provider", sa.String(16), nullable=False),
         sa.Column("model", sa.Text, nullable=False),
@@ -182,7 +187,7 @@ def _content() -> None:
     _index("model_usage", "user_id", "created_at")
     op.create_table(
         "jobs",
-        _id(primary_key=True),
+        _id(),
         sa.Column("user_id", sa.String(200)),
         sa.Column("kind", sa.String(16), nullable=False),
         _ref("task_id", "tasks", "SET NULL"),
