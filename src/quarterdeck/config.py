@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from quarterdeck.domain.agents import Agent, registry
+from quarterdeck.domain.content import Provider
 from quarterdeck.domain.errors import Invalid
 
 # The short names of common keys, beside QUARTERDECK_<SECTION>__<KEY>.
@@ -42,6 +43,27 @@ class SearchSettings(_Section):
     openai_base_url: str = "https://api.openai.com/v1"
 
 
+class ContentSettings(_Section):
+    """Keys come from the environment alone: see docs/content.md."""
+
+    default_provider: Provider = "gemini"
+    claude_model: str = "claude-sonnet-4-6"
+    gemini_model: str = "gemini-3.6-flash"
+    openai_model: str = "gpt-5.4-mini"
+    anthropic_base_url: str | None = None
+    google_base_url: str | None = None
+    openai_base_url: str | None = None
+    timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    retries: Annotated[int, Field(ge=0, le=10)] = 1
+    batch_dir: Path | None = None
+
+
+class BreakerSettings(_Section):
+    threshold: Annotated[int, Field(ge=1)] = 5
+    window_seconds: Annotated[float, Field(gt=0)] = 120.0
+    reset_seconds: Annotated[float, Field(gt=0)] = 60.0
+
+
 class LogSettings(_Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -57,6 +79,8 @@ class Settings(BaseSettings):
     server: ServerSettings = Field(default_factory=ServerSettings)
     database: DatabaseSettings = Field(default_factory=DatabaseSettings)
     search: SearchSettings = Field(default_factory=SearchSettings)
+    content: ContentSettings = Field(default_factory=ContentSettings)
+    breaker: BreakerSettings = Field(default_factory=BreakerSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     agents: dict[str, dict[str, Any]] = {}
 

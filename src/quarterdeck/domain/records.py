@@ -200,3 +200,88 @@ class Artifact:
     action: str
     metadata: dict[str, Any] | None
     created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What is to be written, and what was written for it so far."""
+
+    id: str
+    user_id: str | None
+    plan_id: str | None
+    task_id: str | None
+    title: str
+    content_type: str
+    service: str | None
+    keywords: list[str]
+    target_word_count: int
+    description: str | None
+    difficulty: str | None
+    status: str
+    draft_output: str | None
+    refined_output: str | None
+    final_content: str | None
+    error_message: str | None
+    generation_log: list[dict[str, Any]]
+    created_at: int
+    updated_at: int
+
+    @property
+    def best_content(self) -> str | None:
+        return self.final_content or self.refined_output or self.draft_output
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """One answered call to a model provider; a cost of None is unknown, not nothing."""
+
+    id: str
+    user_id: str | None
+    provider: str
+    model: str
+    purpose: str
+    brief_id: str | None
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Durable work. `worker` and `attempt` together say who may write to it while it runs."""
+
+    id: str
+    user_id: str | None
+    kind: str
+    task_id: str | None
+    spec: dict[str, Any]
+    state: str
+    state_version: int
+    priority: int
+    attempt: int
+    idempotency_key: str | None
+    worker: str | None
+    lease_until: int | None
+    summary: str | None
+    reason_code: str | None
+    result: dict[str, Any] | None
+    created_at: int
+    updated_at: int
+    started_at: int | None
+    finished_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One article or brief of a content job."""
+
+    job_id: str
+    position: int
+    slug: str
+    title: str
+    status: str
+    content: str | None
+    problems: list[str]
+    error: str | None
+    updated_at: int

@@ -1,7 +1,7 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
 from quarterdeck.surfaces import orchestrator, plans, work_sessions
-from quarterdeck.surfaces.table import Surface
+from quarterdeck.surfaces.table import Surface, union
 
 PLANS = Surface(
     name="plans",
@@ -16,10 +16,4 @@ PLANS = Surface(
 
 SURFACES: dict[str, Surface] = {surface.name: surface for surface in (orchestrator.SURFACE, PLANS)}
 
-UNION = Surface(
-    name="all",
-    server_name="quarterdeck",
-    instructions="\n".join(f"{surface.name}: {surface.instructions}" for surface in SURFACES.values()),
-    tools={name: tool for surface in reversed(SURFACES.values()) for name, tool in surface.tools.items()},
-    word=orchestrator.word,
-)
+UNION = union("all", "quarterdeck", list(SURFACES.values()))

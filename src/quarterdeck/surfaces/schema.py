@@ -1,15 +1,19 @@
 """Arguments: what may come in, how it is checked, and the short JSON Schema that agents pay for."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from quarterdeck.domain.errors import Invalid
 
+Path = tuple[int | str, ...]
+
 _DEPTH = 64
 _INT64 = 2**63
+_SHOWN = 200
+_CONTAINER = (dict, list)
 
 
 class Args(BaseModel):
@@ -36,42 +40,46 @@ def parse(model: type[A], arguments: dict[str, Any]) -> A:
         raise _worded(error) from None
 
 
-def normal(value: Any) -> None:
+def normal(arguments: dict[str, Any]) -> None:
     """Refuse what no store takes: NUL, lone surrogates, NaN, integers beyond 64 bits, depth over 64."""
-    stack: list[tuple[Any, str, int]] = [(value, "", 0)]
-    while stack:
-        item, path, depth = stack.pop()
-        if isinstance(item, str):
-            _plain(item, path)
-        elif isinstance(item, float):
-            if not math.isfinite(item):
-                raise Invalid(f"{path or 'the value'} must be a finite number", field=path)
-        elif isinstance(item, int):
-            if not -_INT64 <= item < _INT64:
-                raise Invalid(f"{path or 'the value'} does not fit in 64 bits", field=path)
-        elif isinstance(item, dict | list):
-            if depth >= _DEPTH:
-                raise Invalid(f"nested deeper than {_DEPTH} levels", field=path[:200])
-            stack += ((inner, where, depth + 1) for inner, where in _members(item, path))
+    waiting: list[tuple[Path, dict[str, Any] | list[Any]]] = [((), arguments)]
+    while waiting:
+        path, container = waiting.pop()
+        if len(path) >= _DEPTH:
+            field = _path(path[:1])
+            raise Invalid(f"{field} is nested deeper than {_DEPTH} levels", field=field)
+        for part, item in _members(container, path):
+            if isinstance(item, _CONTAINER):
+                waiting.append(((*path, part), item))
+            elif (problem := _problem(item)) is not None:
+                field = _path((*path, part))
+                raise Invalid(f"{field} {problem}", field=field)
 
 
-def _members(item: dict[str, Any] | list[Any], path: str) -> Iterator[tuple[Any, str]]:
-    if isinstance(item, list):
-        for index, inner in enumerate(item):
-            yield inner, f"{path}[{index}]"
-        return
-    for key, inner in item.items():
-        _plain(key, path)
-        yield inner, f"{path}.{key}" if path else key
+def _members(container: dict[str, Any] | list[Any], path: Path) -> Iterable[tuple[int | str, Any]]:
+    if isinstance(container, list):
+        return enumerate(container)
+    for name in container:
+        if (problem := _problem(name)) is not None:
+            where = _path(path)
+            raise Invalid(f"a name in {where or 'the arguments'} {problem}", field=where)
+    return container.items()
 
 
-def _plain(text: str, path: str) -> None:
-    if "\x00" in text:
-        raise Invalid(f"{path or 'a name'} contains a NUL character", field=path, hint="remove it")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Invalid(f"{path or 'a name'} contains half a surrogate pair", field=path) from None
+def _problem(item: Any) -> str | None:
+    if isinstance(item, str):
+        if "\x00" in item:
+            return "contains a NUL character"
+        try:
+            item.encode()
+        except UnicodeEncodeError:
+            return "contains half a surrogate pair"
+    elif isinstance(item, float):
+        if not math.isfinite(item):
+            return "must be a finite number"
+    elif isinstance(item, int) and not -_INT64 <= item < _INT64:
+        return "does not fit in 64 bits"
+    return None
 
 
 _SENTENCES = {
@@ -80,11 +88,13 @@ _SENTENCES = {
     "int_type": "must be an integer",
     "int_parsing": "must be an integer",
     "int_from_float": "must be an integer",
+    "int_parsing_size": "is too large",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "dict_type": "must be an object",
+    "model_type": "must be an object",
     "list_type": "must be an array",
     "extra_forbidden": "is not an argument of this tool",
 }
@@ -101,11 +111,12 @@ def _worded(error: ValidationError) -> Invalid:
     return Invalid(f"{field} {sentence}", field=field, hint="see the tool's input schema", **more)
 
 
-def _path(parts: tuple[int | str, ...]) -> str:
+def _path(parts: Path) -> str:
     text = ""
     for part in parts:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text[:200]
+        name = part if isinstance(part, int) else part[:_SHOWN] or '""'
+        text += f"[{name}]" if isinstance(name, int) else f".{name}" if text else name
+    return text[:_SHOWN]
 
 
 def _sentence(problem: Any) -> str:
@@ -118,14 +129,14 @@ def _sentence(problem: Any) -> str:
         case "string_too_short":
             return "must not be empty"
         case "greater_than_equal" | "less_than_equal":
-            sign = "at least" if "ge" in context else "at most"
-            return f"must be {sign} {context.get('ge', context.get('le'))}"
+            sign, bound = ("at least", context["ge"]) if "ge" in context else ("at most", context["le"])
+            return f"must be {sign} {int(bound) if bound == int(bound) else bound}"
         case "too_long":
             return f"has more than {context['max_length']} entries"
         case "value_error":
             return str(context["error"])
         case kind:
-            return _SENTENCES.get(kind) or str(problem["msg"]).lower()
+            return _SENTENCES.get(kind) or f"is not valid: {problem['msg']}"
 
 
 _UNREAD = ("title", "additionalProperties", "minLength", "maxLength", "maxItems", "$defs")
@@ -145,12 +156,7 @@ def _short(node: Any, defs: dict[str, Any]) -> Any:
         return [_short(item, defs) for item in node]
     if not isinstance(node, dict):
         return node
-    if "$ref" in node:
-        node = {**defs[node["$ref"].rpartition("/")[2]], **{k: v for k, v in node.items() if k != "$ref"}}
-    if "anyOf" in node:
-        options = [option for option in node["anyOf"] if option != {"type": "null"}]
-        if len(options) == 1:
-            node = {**options[0], **{k: v for k, v in node.items() if k != "anyOf"}}
+    node = _resolved(node, defs)
     kept = {}
     for key, value in node.items():
         if key == "properties":
@@ -158,3 +164,26 @@ def _short(node: Any, defs: dict[str, Any]) -> Any:
         elif key not in _UNREAD and not (key == "default" and value in (None, [], {})):
             kept[key] = _short(value, defs)
     return kept
+
+
+def _resolved(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """The node with a reference replaced by what it names, and without null as an alternative."""
+    if "$ref" in node:
+        named = defs[node["$ref"].rpartition("/")[2]]
+        return _resolved({**named, **{key: value for key, value in node.items() if key != "$ref"}}, defs)
+    if "anyOf" not in node:
+        return node
+    options = [option for option in node["anyOf"] if option != {"type": "null"}]
+    rest = {key: value for key, value in node.items() if key != "anyOf"}
+    return _resolved({**options[0], **rest}, defs) if len(options) == 1 else {"anyOf": options, **rest}
+
+
+def merged(schemas: Sequence[Row]) -> Row:
+    """One flat object for several shapes of a tool; model APIs take no alternatives at the top."""
+    properties: Row = {}
+    for schema in schemas:
+        for name, field in schema["properties"].items():
+            known = properties.setdefault(name, field)
+            if "enum" in known and "enum" in field:
+                properties[name] = {**known, "enum": list(dict.fromkeys([*known["enum"], *field["enum"]]))}
+    return {"type": "object", "properties": properties}
