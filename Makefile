@@ -2,20 +2,21 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
+NODE := .cache/node
 # mypy refuses a folder without Python in it.
 TYPED := $(foreach folder,src tests bench,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder)))
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check bench
+.PHONY: help demo up test test-conformance check bench
 
 # Put before a command: says what runs, and afterwards how long it took.
 step = @echo '==> $(1)'; TIMEFORMAT='    $(1): %1R s'; time
 install = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e
 
 help:  ## list the targets
-	@sed -nE 's/^([a-z]+):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "make %-8s %s\n", $$1, $$2}'
+	@sed -nE 's/^([a-z-]+):.*## /\1\t/p' Makefile | awk -F '\t' '{printf "make %-16s %s\n", $$1, $$2}'
 
 demo: .venv/.installed-all  ## the main job end to end, no key needed (ARGS=--exit to end afterwards)
 	@$(BIN)/quarterdeck demo $(ARGS)
@@ -32,6 +33,10 @@ endif
 ifneq ($(shell find tests/chaos -name 'test_*.py' 2>/dev/null),)
 	$(call step,chaos tests) $(BIN)/pytest tests/chaos $(ARGS)
 endif
+
+test-conformance: .venv/.installed $(NODE)/.installed  ## the official MCP suite and Inspector (needs npm)
+	$(call step,conformance tests) env CONFORMANCE_TOOLS=$(CURDIR)/$(NODE) \
+	  $(BIN)/pytest -n auto --maxprocesses 4 tests/conformance $(ARGS)
 
 check: .venv/.installed  ## lint, format and types
 	$(call step,lint) $(BIN)/ruff check --quiet
@@ -53,3 +58,10 @@ bench: .venv/.installed  ## measure (ARGS for the benchmark)
 .venv/.installed-all: $(PINS) | .venv/bin/python
 	$(call step,install) $(install) '.[all]'
 	@touch .venv/.installed-all
+
+$(NODE)/.installed: tests/conformance/package.json
+	@mkdir -p $(NODE)
+	@cp tests/conformance/package.json $(NODE)/package.json
+	$(call step,install the conformance suite) \
+	  npm install --prefix $(NODE) --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $(NODE)/.installed

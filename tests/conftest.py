@@ -8,7 +8,9 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from sqlalchemy import create_engine
 
+from quarterdeck.store.migrate import migrate
 from tests.postgres import Postgres
 
 
@@ -33,21 +35,25 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template() -> str | None:
-    """The URL of the database that `database_url` copies; None means an empty one."""
-    return None
+def postgres_template(postgres: Postgres) -> str:
+    """The URL of a migrated database that `database_url` copies: a copy is made in a tenth of the time."""
+    url = postgres.create_database()
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    try:
+        migrate(engine)
+    finally:
+        engine.dispose()
+    return url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(
-    request: pytest.FixtureRequest, tmp_path: Path, postgres_template: str | None
-) -> Iterator[str]:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a fresh database; the test runs once on each kind."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'quarterdeck.db'}"
         return
     # Asked for here and not as an argument, so that runs on SQLite alone start no server.
     server: Postgres = request.getfixturevalue("postgres")
-    url = server.create_database(postgres_template)
+    url = server.create_database(request.getfixturevalue("postgres_template"))
     yield url
     server.drop_database(url)

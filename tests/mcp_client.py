@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import ssl
 import time
 import uuid
@@ -20,6 +21,8 @@ OLDER = "2025-06-18"
 
 # Loading the system's certificates, which no test needs, takes longer than most tests.
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+_SESSION = "Mcp-Session-Id"
 
 T = TypeVar("T")
 
@@ -65,6 +68,15 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
+
+    @property
+    def session(self) -> str:
+        """The id of an older client's session."""
+        return self._http.headers[_SESSION]
+
+    @session.setter
+    def session(self, session_id: str) -> None:
+        self._http.headers[_SESSION] = session_id
 
     def tools(self) -> list[dict[str, Any]]:
         """The tools that this caller sees."""
@@ -153,7 +165,7 @@ class Older(Client):
             self._http.close()
             raise ProtocolError(response.status_code, message)
         self.greeting: dict[str, Any] = message["result"]
-        self._http.headers["Mcp-Session-Id"] = response.headers["mcp-session-id"]
+        self.session = response.headers[_SESSION]
         self._http.headers["MCP-Protocol-Version"] = self.greeting["protocolVersion"]
         self._http.post(url, content='{"jsonrpc": "2.0", "method": "notifications/initialized"}')
 
@@ -182,7 +194,7 @@ class Deck:
             mode: str = self.rest("GET", "/readyz").json()["search"]["mode"]
             return None if mode == "loading" else mode
 
-        return eventually(look) or ""
+        return eventually(look)
 
     def rest(self, method: str, path: str, token: str | None = None, body: Any = None) -> httpx2.Response:
         """One REST request, by default with the admin secret."""
@@ -208,7 +220,7 @@ class Deck:
         return self._open.enter_context(Older(url, bearer, version, **headers))
 
 
-def eventually(look: Callable[[], T], seconds: float = 30) -> T:
+def eventually(look: Callable[[], T | None], seconds: float = 30) -> T:
     """The first true answer of `look`, which is asked again and again for so long."""
     end = time.monotonic() + seconds
     while not (found := look()):
@@ -224,7 +236,9 @@ def _dashed(headers: dict[str, str]) -> dict[str, str]:
 def _message(response: httpx2.Response, number: int) -> dict[str, Any]:
     """The JSON-RPC message that answers a request, out of a plain body or an event stream."""
     if response.headers.get("content-type", "").startswith("text/event-stream"):
-        datas = [line.removeprefix("data:") for line in response.text.splitlines() if line[:5] == "data:"]
+        # Not splitlines: an answer may hold characters that end a line for Python alone.
+        lines = re.split("\r\n|\n|\r", response.text)
+        datas = [line.removeprefix("data:") for line in lines if line.startswith("data:")]
         answers = [message for data in datas if (message := json.loads(data)).get("id") == number]
         assert len(answers) == 1, f"one answer expected: {response.text[:500]}"
         found: Any = answers[0]

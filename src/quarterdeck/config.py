@@ -1,13 +1,20 @@
 """Settings: `quarterdeck.toml`, the environment, defaults. docs/configuration.md describes every key."""
 
 import difflib
+import json
 import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from quarterdeck.domain.agents import Agent, registry
 from quarterdeck.domain.content import Provider
@@ -20,17 +27,29 @@ SHORT = {
 }
 
 
+def _listed(value: Any) -> Any:
+    """A list as it is; in an environment variable it is JSON or has commas between its entries."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)
+    return [entry.strip() for entry in value.split(",") if entry.strip()]
+
+
+Names = Annotated[list[str], NoDecode, BeforeValidator(_listed)]
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ServerSettings(_Section):
     admin_secret: SecretStr | None = None
-    allowed_hosts: list[str] = []
-    allowed_origins: list[str] = []
+    allowed_hosts: Names = []
+    allowed_origins: Names = []
     max_body_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
     rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
-    session_idle_seconds: Annotated[int, Field(ge=60)] = 86_400
+    session_idle_seconds: Annotated[int, Field(ge=1)] = 86_400
 
 
 class DatabaseSettings(_Section):
@@ -63,6 +82,14 @@ class BreakerSettings(_Section):
     window_seconds: Annotated[float, Field(gt=0)] = 120.0
     reset_seconds: Annotated[float, Field(gt=0)] = 60.0
 
+    @property
+    def limits(self) -> tuple[int, float, float]:
+        return self.threshold, self.window_seconds, self.reset_seconds
+
+
+class PlanSettings(_Section):
+    session_idle_hours: Annotated[float, Field(gt=0)] = 24.0
+
 
 class LogSettings(_Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -81,6 +108,7 @@ class Settings(BaseSettings):
     search: SearchSettings = Field(default_factory=SearchSettings)
     content: ContentSettings = Field(default_factory=ContentSettings)
     breaker: BreakerSettings = Field(default_factory=BreakerSettings)
+    plans: PlanSettings = Field(default_factory=PlanSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     agents: dict[str, dict[str, Any]] = {}
 
@@ -105,23 +133,34 @@ def load(file: Path, *, database_url: str | None = None) -> Settings:
 
     A `database_url` from the command line beats both.
     """
-    values: dict[str, Any] = {}
-    if file.exists():
-        try:
-            values = tomllib.loads(file.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise Invalid(f"{file} is not valid TOML: {error}", field=str(file)) from error
+    values = _read(file)
     for variable, (section, key) in SHORT.items():
         if variable in os.environ and f"QUARTERDECK_{section}__{key}".upper() not in os.environ:
-            values.setdefault(section, {})[key] = os.environ[variable]
+            table = values.setdefault(section, {})
+            if isinstance(table, dict):  # else it is refused below, by its name
+                table[key] = os.environ[variable]
     try:
         settings = Settings(**values)
     except ValidationError as error:
         raise _worded(error) from None
+    except SettingsError as error:
+        section = str(error).split('"')[1]  # as in: error parsing value for field "agents" from …
+        raise Invalid(f"QUARTERDECK_{section.upper()} is not valid JSON", field=section) from None
     settings.registry()
     if database_url is not None:
         settings = settings.model_copy(update={"database": DatabaseSettings(url=SecretStr(database_url))})
     return settings
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.exists():
+        return {}
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file} is not valid TOML: {error}", field=str(file)) from error
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}", field=str(file)) from error
 
 
 def keys() -> list[str]:

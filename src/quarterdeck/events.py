@@ -9,9 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
+
 GENESIS = "0" * 64
 ALL = "*"
 _BACKLOG = 1024
+
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,12 @@ class Draft:
 
 
 def chain(previous: str, seq: int, body: Sequence[Any], data: dict[str, Any]) -> str:
-    """The hash of one row: changing any field of any earlier row changes it."""
-    text = json.dumps([previous, seq, *body, data], separators=(",", ":"), sort_keys=True)
+    """The hash of one row: changing any field of any earlier row changes it.
+
+    Raises TypeError or ValueError for what could not be stored either: no JSON, or no Unicode text.
+    """
+    row = [previous, seq, *body, data]
+    text = json.dumps(row, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -83,15 +91,16 @@ class Listener:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
+        self._overflowed = False
         self.lagged = False
         self.closed = False
 
     def offer(self, event: Event) -> None:
-        if self._events and self._events[-1].seq == event.seq:
+        if self._overflowed or (self._events and self._events[-1].seq == event.seq):
             return
         if len(self._events) >= _BACKLOG:
             self._events.clear()
-            self.lagged = True
+            self._overflowed = True
         else:
             self._events.append(event)
         self._wake.set()
@@ -101,9 +110,14 @@ class Listener:
         self._wake.set()
 
     async def wait(self) -> list[Event]:
-        """The events since the last call; waits for one. Empty when the bus closed or the reader lagged."""
+        """The events since the last call; waits for one. Empty when the bus closed or the reader lagged.
+
+        `lagged` holds until the next call: what came before this one is in the log only.
+        """
         await self._wake.wait()
-        self._wake.clear()
+        if not self.closed:
+            self._wake.clear()
+        self.lagged, self._overflowed = self._overflowed, False
         events = list(self._events)
         self._events.clear()
         return events
@@ -115,6 +129,7 @@ class Bus:
     def __init__(self) -> None:
         self._listeners: dict[str, set[Listener]] = {}
         self._handlers: dict[str, list[Callable[[Event], None]]] = {}
+        self._closed = False
 
     def on(self, topic: str, handler: Callable[[Event], None]) -> None:
         """Call `handler` for each event on `topic`, for the life of the process."""
@@ -124,12 +139,15 @@ class Bus:
     def listen(self, *topics: str) -> Iterator[Listener]:
         """A listener for the time of the block. Register, then check the state, then wait."""
         listener = Listener()
-        for topic in topics:
+        if self._closed:
+            listener.close()
+        distinct = set(topics)
+        for topic in distinct:
             self._listeners.setdefault(topic, set()).add(listener)
         try:
             yield listener
         finally:
-            for topic in topics:
+            for topic in distinct:
                 waiting = self._listeners[topic]
                 waiting.discard(listener)
                 if not waiting:
@@ -139,12 +157,16 @@ class Bus:
         for event in events:
             for topic in event.topics():
                 for handler in self._handlers.get(topic, ()):
-                    handler(event)
+                    try:
+                        handler(event)
+                    except Exception as error:  # the others, and the caller of the write, go on
+                        logger.error("bus.handler_failed", kind=event.kind, error=repr(error))
                 for listener in self._listeners.get(topic, ()):
                     listener.offer(event)
 
     def close(self) -> None:
-        """Wake every waiter for the last time."""
+        """Wake every waiter for the last time; who comes later does not wait at all."""
+        self._closed = True
         for waiting in list(self._listeners.values()):
             for listener in list(waiting):
                 listener.close()

@@ -18,8 +18,9 @@ from quarterdeck.domain.callers import SYSTEM
 from quarterdeck.domain.errors import Conflict, Invalid, NotFound
 from quarterdeck.domain.ids import now_us
 from quarterdeck.domain.jobs import MAX_ATTEMPTS
+from quarterdeck.domain.records import Job
 from quarterdeck.store import content as rows
-from quarterdeck.store import jobs
+from quarterdeck.store import jobs, log
 from quarterdeck.store.tx import Tx
 from tests.integration.content_core import (
     ANN,
@@ -63,8 +64,6 @@ def _slug(asked: Asked) -> str:
 
 
 async def events(core: Core, kind: str) -> int:
-    from quarterdeck.store import log
-
     return sum(event.kind == kind for event in await core.db.read(SYSTEM, log.after, 0, 10_000))
 
 
@@ -329,21 +328,10 @@ def test_a_disk_that_refuses_drafts_costs_the_files_only(server: ModelServer, tm
     asyncio.run(run())
 
 
-async def _claimed(core: Core, worker: str, lease_us: int) -> jobs.Job:
+async def _claimed(core: Core, worker: str, lease_us: int) -> Job:
     job = await core.db.tx(SYSTEM, jobs.claim, batches.KIND, worker, now_us() + lease_us)
     assert job is not None
     return job
-
-
-async def _queued_without_a_runner(folder: Path, server: ModelServer, database_url: str) -> None:
-    """Leave a queued batch behind, as a core does that dies right after it answered."""
-    put_batch(folder, "first", *THREE)
-    gate = threading.Event()
-    server.script("gemini", Reply(ARTICLE, gate=gate))
-    async with content_core(folder, server, database_url=database_url) as core:
-        await batches.start(core, ANN, "first")
-        await until(lambda: len(server.requests) == 1)
-    gate.set()
 
 
 def test_a_core_that_stops_gives_the_job_back_and_the_next_goes_on(
@@ -365,9 +353,7 @@ def test_a_core_that_stops_gives_the_job_back_and_the_next_goes_on(
             assert (done.job.state, done.job.attempt) == ("SUCCEEDED", 1), "giving back is no lost attempt"
             assert (await content.usage(core, ANN, "day")).total.requests == 3
 
-    monkeypatch.setattr(
-        "quarterdeck.core.content_runner.ContentRunner.__init__.__kwdefaults__", None, raising=False
-    )
+    monkeypatch.setitem(ContentRunner.__init__.__kwdefaults__, "grace_seconds", 0.2)
     asyncio.run(stop_in_the_middle())
     gate.set()
     asyncio.run(go_on())
@@ -406,7 +392,7 @@ def test_a_worker_that_lost_its_job_cannot_write_to_it(
             fresh = await _claimed(core, "fresh", 60_000_000)
             assert fresh.attempt == 2
 
-            def write(tx: Tx, job: jobs.Job) -> None:
+            def write(tx: Tx, job: Job) -> None:
                 held(tx, job)
                 rows.change_item(tx, rows.items_of(tx, job.id)[0], {"status": "completed", "content": "x"})
 
@@ -425,7 +411,7 @@ def _quiet_job(tx: Tx) -> str:
     return made.job.id
 
 
-def _stale(tx: Tx) -> list[jobs.Job]:
+def _stale(tx: Tx) -> list[Job]:
     gone = jobs.lapsed(tx, batches.KIND, now_us())
     return [jobs.change(tx, job, {"state": "STALE", "worker": None}) for job in gone]
 

@@ -1,6 +1,7 @@
 """How a command reaches the running core: its address and the local token from the data directory."""
 
 import json
+import shlex
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 
 from quarterdeck import paths
 from quarterdeck.domain.errors import QuarterdeckError, Unavailable
+
+# The token is for the core alone: no proxy of the environment gets to see it.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Client:
@@ -28,7 +32,7 @@ class Client:
             headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+            with _OPENER.open(request, timeout=30) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             with error:
@@ -37,6 +41,12 @@ class Client:
             raise Unavailable(
                 f"the core at {self._url} does not answer", hint="start it with: quarterdeck up"
             ) from error
+
+
+def claude_line(url: str, token_file: Path) -> str:
+    """The command that connects Claude Code to a core; it works as it stands."""
+    bearer = f'"Authorization: Bearer $(cat {shlex.quote(str(token_file))})"'
+    return f"claude mcp add --transport http quarterdeck {url}/mcp --header {bearer}"
 
 
 def _refusal(error: urllib.error.HTTPError) -> QuarterdeckError:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from quarterdeck import __version__, config, paths
 from quarterdeck.cli import tokens
+from quarterdeck.cli.client import claude_line
 from quarterdeck.domain.errors import QuarterdeckError
 
 app = typer.Typer(
@@ -28,9 +30,9 @@ def run() -> None:
         app()
     except QuarterdeckError as error:
         console = Console(stderr=True)
-        console.print(f"[bold red]error:[/] {error.message}", highlight=False)
+        console.print(f"[bold red]error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
         if error.hint:
-            console.print(f"  [dim]hint:[/] {error.hint}", highlight=False)
+            console.print(f"  [dim]hint:[/] {escape(error.hint)}", highlight=False, soft_wrap=True)
         sys.exit(1)
 
 
@@ -58,7 +60,8 @@ def up(
         str | None, typer.Option(help="postgresql://… instead of the embedded default.")
     ] = None,
     config_file: Annotated[
-        Path | None, typer.Option("--config", help="A quarterdeck.toml elsewhere.")
+        Path | None,
+        typer.Option("--config", help="A quarterdeck.toml elsewhere.", exists=True, dir_okay=False),
     ] = None,
 ) -> None:
     """Run the core: MCP, REST and everything behind them in one process."""
@@ -75,15 +78,9 @@ def _announce(url: str, directory: Path) -> None:
     """Say where it is, with a line for Claude Code that works as it stands."""
     console = Console(stderr=True)
     console.print(f"[bold]Quarterdeck {__version__}[/] is up at [bold]{url}[/]", highlight=False)
-    console.print(f"  data     {directory}", highlight=False, soft_wrap=True)
-    token = paths.token_file(directory)
-    console.print(
-        f"  connect  claude mcp add --transport http quarterdeck {url}/mcp "
-        f'--header "Authorization: Bearer $(cat {token})"',
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    console.print(f"  data     {directory}", highlight=False, soft_wrap=True, markup=False)
+    line = claude_line(url, paths.token_file(directory))
+    console.print(f"  connect  {line}", highlight=False, soft_wrap=True, markup=False)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

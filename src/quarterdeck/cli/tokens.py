@@ -1,12 +1,16 @@
 """`quarterdeck token`: mint, list and revoke bearer tokens."""
 
 import json
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from quarterdeck import paths
 from quarterdeck.cli.client import Client
@@ -48,8 +52,11 @@ def create(
         return
     typer.echo(minted["token"])
     Console(stderr=True).print(
-        f"[dim]{minted['name']} ({minted['profile']}, id {minted['id']}): kept nowhere else, store it now[/]",
+        f"{minted['name']} ({minted['profile']}, id {minted['id']}): kept nowhere else, store it now",
+        style="dim",
         highlight=False,
+        markup=False,
+        soft_wrap=True,
     )
 
 
@@ -60,13 +67,20 @@ def listing(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(found))
         return
-    table = Table("id", "name", "profile", "bound to", "created", "last used", "state", box=None)
+    table = Table(
+        Column("id", min_width=36), "name", "profile", "bound to", "created", "last used", "state", box=None
+    )
     for token in found:
         bound = token["task_id"] or token["project_id"] or ""
-        state = "revoked" if token["revoked_at"] else "active"
+        state = "revoked" if token["revoked_at"] else "expired" if _is_past(token["expires_at"]) else "active"
         times = [(token[key] or "never")[:19] for key in ("created_at", "last_used_at")]
-        table.add_row(token["id"], token["name"], token["profile"], bound, *times, state)
-    Console().print(table)
+        table.add_row(token["id"], escape(token["name"]), token["profile"], bound, *times, state)
+    # Cut to a terminal's width, but whole for a pipe or a file.
+    Console(width=None if sys.stdout.isatty() else 400).print(table)
+
+
+def _is_past(when: str | None) -> bool:
+    return when is not None and datetime.fromisoformat(when) <= datetime.now(UTC)
 
 
 @app.command()
@@ -76,5 +90,5 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """End a token at once."""
-    answer = _client(data_dir).request("DELETE", f"{_PATH}/{token_id}")
+    answer = _client(data_dir).request("DELETE", f"{_PATH}/{quote(token_id, safe='')}")
     typer.echo(json.dumps(answer) if as_json else f"revoked {token_id}")

@@ -9,25 +9,28 @@ from quarterdeck.core.content_runner import ContentRunner
 from quarterdeck.core.context import Core
 from quarterdeck.core.memory_index import MemoryIndex
 from quarterdeck.core.models import Providers
+from quarterdeck.core.templates import Library
+from quarterdeck.domain.breaker import Breaker
 from quarterdeck.domain.callers import SYSTEM
 from quarterdeck.events import Bus
 from quarterdeck.store.db import default_url, open_database
+from quarterdeck.store.guard import Guarded
 
 
 @contextlib.asynccontextmanager
 async def opened(settings: Settings, data_dir: Path) -> AsyncIterator[Core]:
     """A core on the configured database; at the end everything it acknowledged is on disk."""
-    url = settings.database.url.get_secret_value() if settings.database.url else default_url(data_dir)
     bus = Bus()
-    db = open_database(url, bus)
+    db = Guarded(open_database(_url(settings, data_dir), bus), Breaker(*settings.breaker.limits))
     core = Core(
-        db,
-        bus,
-        settings,
-        settings.registry(),
-        MemoryIndex(db, bus, settings.search),
-        Providers(settings.content, settings.breaker),
-        data_dir,
+        db=db,
+        bus=bus,
+        settings=settings,
+        agents=settings.registry(),
+        memory=MemoryIndex(db, bus, settings.search),
+        providers=Providers(settings.content, settings.breaker),
+        templates=Library(data_dir / "templates"),
+        data_dir=data_dir,
     )
     core.caches.append(core.memory.clear_cache)
     runner = ContentRunner(core)
@@ -43,6 +46,15 @@ async def opened(settings: Settings, data_dir: Path) -> AsyncIterator[Core]:
         await core.providers.close()
         await core.settle()
         await db.close()
+
+
+def _url(settings: Settings, data_dir: Path) -> str:
+    if settings.database.url:
+        return settings.database.url.get_secret_value()
+    url = default_url(data_dir)
+    # SQLite gives its other files the same mode; the directory may be open to others.
+    Path(url.removeprefix("sqlite:///")).touch(mode=0o600)
+    return url
 
 
 async def check(core: Core) -> None:

@@ -1,5 +1,6 @@
 """The rate limit: a token bucket for each bearer token and identity, in this process."""
 
+import math
 import time
 from collections import OrderedDict
 
@@ -25,8 +26,9 @@ class RateLimit:
         left, then = self._buckets.get(key, (self._burst, now))
         left = min(self._burst, left + (now - then) * self._rate)
         if left < 1.0:
-            wait = (1.0 - left) / self._rate
-            raise RateLimited("too many calls", hint=f"try again in {wait:.2f} s", retry_after=round(wait, 3))
+            # Rounded up: who waits for so long passes.
+            wait = math.ceil((1.0 - left) / self._rate * 1000) / 1000
+            raise RateLimited("too many calls", hint=f"try again in {wait:g} s", retry_after=wait)
         self._buckets[key] = (left - 1.0, now)
         self._buckets.move_to_end(key)
         if len(self._buckets) > _BUCKETS:

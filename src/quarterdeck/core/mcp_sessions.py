@@ -8,6 +8,7 @@ from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.ids import now_us
 from quarterdeck.domain.records import McpSession
 from quarterdeck.store import tokens as rows
+from quarterdeck.store.tx import Tx
 
 
 async def keep(core: Core, caller: Caller, surface: str, initialize: dict[str, Any]) -> str:
@@ -29,8 +30,14 @@ async def seen(core: Core, session_id: str) -> None:
     await core.db.tx(SYSTEM, rows.session_seen, session_id)
 
 
-async def drop(core: Core, session_id: str) -> None:
-    await core.db.tx(SYSTEM, rows.remove_session, session_id)
+async def drop(core: Core, caller: Caller, session_id: str) -> None:
+    """End a session on every core."""
+
+    def body(tx: Tx) -> None:
+        rows.remove_session(tx, session_id)
+        tx.emit("mcp_session.closed", session_id)
+
+    await core.db.tx(caller, body)
 
 
 async def expire(core: Core) -> int:

@@ -1,10 +1,11 @@
-"""Semantic memory of one process: an embedder, one matrix a kind, kept current by events."""
+"""Semantic memory of one process: an embedder, and the place where its vectors are searched."""
 
 import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import structlog
 
@@ -13,10 +14,11 @@ from quarterdeck.core import embedding
 from quarterdeck.core.vectors import Matrix
 from quarterdeck.domain import fusion
 from quarterdeck.domain.callers import SYSTEM, Caller
-from quarterdeck.domain.errors import QuarterdeckError, Unavailable
+from quarterdeck.domain.errors import Unavailable
 from quarterdeck.domain.records import Decision, Pattern
 from quarterdeck.events import Bus, Event
 from quarterdeck.store import memory as rows
+from quarterdeck.store import pgvector
 from quarterdeck.store.db import Database
 from quarterdeck.store.tx import Tx
 
@@ -31,11 +33,103 @@ State = Literal["loading", "semantic", "fallback"]
 
 _BATCH = 32
 _PAGE = 5000
+_INDEXED_AT_ONCE = 500
 _CANDIDATES = 50
 _CACHED_QUERIES = 1024
 _RETRY_SECONDS = 15.0
 
 logger = structlog.get_logger()
+
+
+class Nearest(Protocol):
+    """Where the vectors of one model are searched. The bytes in the store are the truth it is filled from."""
+
+    async def catch_up(self) -> None:
+        """Take in every stored vector."""
+
+    async def take(self, keys: Sequence[rows.Key]) -> None:
+        """Take in the stored vectors of these rows."""
+
+    async def put(self, vectors: Sequence[rows.Vector]) -> None:
+        """Store new vectors; who hears of it finds them."""
+
+    async def search(
+        self, caller: Caller, kind: rows.Kind, query: "Floats", k: int, allowed: AbstractSet[str] | None
+    ) -> list[tuple[str, float]]:
+        """The caller's `k` nearest rows with their similarity, best first; among `allowed` when given."""
+        ...
+
+
+class InProcess:
+    """One matrix a kind in this process."""
+
+    def __init__(self, db: Database, model: str, dim: int) -> None:
+        self._db = db
+        self._model = model
+        self._matrices: dict[rows.Kind, Matrix] = {"decision": Matrix(dim), "pattern": Matrix(dim)}
+
+    async def catch_up(self) -> None:
+        after = ("", "")
+        while page := await self._db.read(SYSTEM, rows.vectors_after, self._model, after, _PAGE):
+            self._add(page)
+            after = (page[-1].kind, page[-1].row_id)
+
+    async def take(self, keys: Sequence[rows.Key]) -> None:
+        fresh = [(kind, row_id) for kind, row_id in keys if row_id not in self._matrices[kind]]
+        if fresh:
+            self._add(await self._db.read(SYSTEM, rows.vectors_of, self._model, fresh))
+
+    async def put(self, vectors: Sequence[rows.Vector]) -> None:
+        self._add(vectors)
+        await self._db.tx(SYSTEM, rows.put_vectors, self._model, vectors)
+
+    async def search(
+        self, caller: Caller, kind: rows.Kind, query: "Floats", k: int, allowed: AbstractSet[str] | None
+    ) -> list[tuple[str, float]]:
+        search = self._matrices[kind].search
+        return await asyncio.to_thread(search, query, caller.user_id, caller.everyone, k, allowed)
+
+    def _add(self, vectors: Sequence[rows.Vector]) -> None:
+        import numpy as np
+
+        for vector in vectors:
+            numbers = np.frombuffer(vector.vector, dtype=np.float32)
+            self._matrices[vector.kind].put(vector.row_id, vector.user_id, numbers)
+
+
+class InDatabase:
+    """The index of pgvector, which every core of the database shares."""
+
+    def __init__(self, db: Database, model: str) -> None:
+        self._db = db
+        self._model = model
+
+    async def catch_up(self) -> None:
+        """See `Nearest`: what was stored before there was an index."""
+        while await self._index(None):
+            pass
+
+    async def take(self, keys: Sequence[rows.Key]) -> None:
+        """See `Nearest`: what a core stored that started before there was an index."""
+        while await self._index(keys):
+            pass
+
+    async def put(self, vectors: Sequence[rows.Vector]) -> None:
+        def body(tx: Tx) -> None:
+            pgvector.put(tx, self._model, rows.put_vectors(tx, self._model, vectors))
+
+        await self._db.tx(SYSTEM, body)
+
+    async def search(
+        self, caller: Caller, kind: rows.Kind, query: "Floats", k: int, allowed: AbstractSet[str] | None
+    ) -> list[tuple[str, float]]:
+        return await self._db.read(caller, pgvector.nearest, kind, self._model, query.tolist(), k, allowed)
+
+    async def _index(self, keys: Sequence[rows.Key] | None) -> bool:
+        missing = await self._db.read(SYSTEM, pgvector.lacking, self._model, _INDEXED_AT_ONCE, keys)
+        if missing:
+            await self._db.tx(SYSTEM, pgvector.put, self._model, missing)
+        return bool(missing)
 
 
 class MemoryIndex:
@@ -45,10 +139,10 @@ class MemoryIndex:
         self._db = db
         self._settings = settings
         self._embedder: embedding.Embedder | None = None
-        self._matrices: dict[rows.Kind, Matrix] = {}
+        self._nearest: Nearest | None = None
         self._queries: OrderedDict[str, Floats] = OrderedDict()
-        self._pending: list[tuple[rows.Kind, str]] = []
-        self._foreign: list[tuple[rows.Kind, str]] = []
+        self._pending: list[rows.Key] = []
+        self._foreign: list[rows.Key] = []
         self._wake = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
         self.state: State = "loading"
@@ -65,6 +159,8 @@ class MemoryIndex:
             self._work.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._work
+        if self._embedder is not None:
+            self._embedder.close()
 
     def clear_cache(self) -> int:
         """Forget the embedded queries; how many there were."""
@@ -77,7 +173,7 @@ class MemoryIndex:
     ) -> list[tuple[Decision, float | None]]:
         """The caller's decisions nearest to a query."""
         allowed = await self._db.read(caller, rows.tagged, tags) if tags else None
-        found = await self._nearest(caller, "decision", query, limit, allowed)
+        found = await self._find(caller, "decision", query, limit, allowed)
         if found:
             return await self._fetch(caller, rows.decisions_by_id, found)
         likely = await self._db.read(caller, rows.decisions_like, query, limit, tags)
@@ -87,7 +183,7 @@ class MemoryIndex:
         self, caller: Caller, situation: str, limit: int
     ) -> list[tuple[Pattern, float | None]]:
         """The caller's patterns nearest to a situation."""
-        found = await self._nearest(caller, "pattern", situation, limit, None)
+        found = await self._find(caller, "pattern", situation, limit, None)
         if found:
             return await self._fetch(caller, rows.patterns_by_id, found)
         likely = await self._db.read(caller, rows.patterns_like, situation, limit)
@@ -104,27 +200,24 @@ class MemoryIndex:
         pairs = [(records[row_id], similarity) for row_id, similarity in found.items() if row_id in records]
         return sorted(pairs, key=lambda pair: -1.0 if pair[1] is None else pair[1], reverse=True)
 
-    async def _nearest(
+    async def _find(
         self, caller: Caller, kind: rows.Kind, query: str, limit: int, allowed: set[str] | None
     ) -> dict[str, float | None]:
         """Fusion picks the rows by meaning, words and identifiers. Empty when search is not semantic."""
         vector = await self._embedded(query)
-        if vector is None or kind not in self._matrices or allowed == set():
+        if vector is None or self._nearest is None or allowed == set():
             return {}
         rankings = await self._db.read(caller, rows.ranked, kind, query)
         if allowed is not None:
             rankings = [[row_id for row_id in ranking if row_id in allowed] for ranking in rankings]
-        search = self._matrices[kind].search
-        meaning = await asyncio.to_thread(
-            search, vector, caller.user_id, caller.everyone, max(limit, _CANDIDATES), allowed
-        )
+        meaning = await self._nearest.search(caller, kind, vector, max(limit, _CANDIDATES), allowed)
         if not meaning:
             return {}
         chosen = fusion.fuse([[row_id for row_id, _ in meaning], *rankings])[:limit]
         similarity = dict(meaning)
         missing = set(chosen) - similarity.keys()
         if missing:
-            similarity.update(search(vector, caller.user_id, caller.everyone, len(missing), missing))
+            similarity.update(await self._nearest.search(caller, kind, vector, len(missing), missing))
         return {row_id: similarity.get(row_id) for row_id in chosen}
 
     async def _embedded(self, query: str) -> "Floats | None":
@@ -143,79 +236,76 @@ class MemoryIndex:
             self._queries.popitem(last=False)
         return vector
 
-    def _queue(self, to: list[tuple[rows.Kind, str]], kind: rows.Kind, ids: Sequence[Any]) -> None:
+    def _queue(self, to: list[rows.Key], kind: rows.Kind, ids: Sequence[Any]) -> None:
         if self.state != "fallback":
             to += [(kind, str(row_id)) for row_id in ids]
             self._wake.set()
 
     def _heard(self, event: Event) -> None:
-        """Another process may have embedded rows: fetch what this one does not have."""
-        kind: rows.Kind = event.data["rows"]
-        matrix = self._matrices.get(kind)
-        if matrix is not None and self._embedder is not None and event.data["model"] == self._embedder.model:
-            self._queue(self._foreign, kind, [row_id for row_id in event.data["ids"] if row_id not in matrix])
+        """Another process may have embedded rows: take in what this one does not have."""
+        if self._embedder is not None and event.data["model"] == self._embedder.model:
+            self._queue(self._foreign, event.data["rows"], event.data["ids"])
 
     async def _run(self) -> None:
         try:
-            self._embedder = await asyncio.to_thread(
+            embedder = await asyncio.to_thread(
                 embedding.load,
                 self._settings.provider,
                 openai_key=_secret(self._settings),
                 openai_base_url=self._settings.openai_base_url,
             )
-        except QuarterdeckError as error:
-            self.state, self.reason = "fallback", error.message
-            logger.warning("memory.fallback", reason=error.message)
+        except Exception as error:  # a model that cannot be loaded must not take search along
+            self.state, self.reason = "fallback", str(error)
+            logger.warning("memory.fallback", reason=self.reason)
             return
-        self._matrices = {kind: Matrix(self._embedder.dim) for kind in ("decision", "pattern")}
+        self._embedder = embedder
         while True:
             try:
-                await self._catch_up(self._embedder)
+                if self._nearest is None:
+                    self._nearest = await _nearest(self._db, embedder)
+                await self._catch_up(embedder, self._nearest)
                 self.state = "semantic"
                 while True:
                     await self._wake.wait()
                     self._wake.clear()
-                    await self._absorb(self._embedder)
-            except QuarterdeckError as error:
+                    await self._absorb(embedder, self._nearest)
+            except Exception as error:
                 # The rows are in the store: after a pause the next catch-up finds them.
-                logger.warning("memory.embedding_failed", error=error.message)
+                logger.warning("memory.embedding_failed", error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _catch_up(self, embedder: embedding.Embedder) -> None:
-        """Load every stored vector, then embed the rows that have none."""
-        after = ("", "")
-        while page := await self._db.read(SYSTEM, rows.vectors_after, embedder.model, after, _PAGE):
-            self._put(page)
-            after = (page[-1].kind, page[-1].row_id)
+    async def _catch_up(self, embedder: embedding.Embedder, nearest: Nearest) -> None:
+        """Take in every stored vector, then embed the rows that have none."""
+        await nearest.catch_up()
         while texts := await self._db.read(SYSTEM, rows.unembedded, embedder.model, _BATCH):
-            await self._embed(embedder, texts)
+            await self._embed(embedder, nearest, texts)
 
-    async def _absorb(self, embedder: embedding.Embedder) -> None:
+    async def _absorb(self, embedder: embedding.Embedder, nearest: Nearest) -> None:
         while self._pending:
             batch, self._pending[:_BATCH] = self._pending[:_BATCH], []
-            fresh = [(kind, row_id) for kind, row_id in batch if row_id not in self._matrices[kind]]
-            if texts := await self._db.read(SYSTEM, rows.texts, fresh):
-                await self._embed(embedder, texts)
+            # Another core may have been faster.
+            if texts := await self._db.read(SYSTEM, rows.unembedded, embedder.model, _BATCH, batch):
+                await self._embed(embedder, nearest, texts)
         while self._foreign:
             batch, self._foreign[:_PAGE] = self._foreign[:_PAGE], []
-            self._put(await self._db.read(SYSTEM, rows.vectors_of, embedder.model, batch))
+            await nearest.take(batch)
 
-    async def _embed(self, embedder: embedding.Embedder, texts: Sequence[rows.Text]) -> None:
+    async def _embed(
+        self, embedder: embedding.Embedder, nearest: Nearest, texts: Sequence[rows.Text]
+    ) -> None:
         matrix = await asyncio.to_thread(embedder.embed, [text.body for text in texts])
         fresh = [
             rows.Vector(text.kind, text.row_id, text.user_id, vector.tobytes())
             for text, vector in zip(texts, matrix, strict=True)
         ]
-        await self._db.tx(SYSTEM, rows.put_vectors, embedder.model, fresh)
-        self._put(fresh)
+        await nearest.put(fresh)
 
-    def _put(self, vectors: Sequence[rows.Vector]) -> None:
-        import numpy as np
 
-        for vector in vectors:
-            self._matrices[vector.kind].put(
-                vector.row_id, vector.user_id, np.frombuffer(vector.vector, dtype=np.float32)
-            )
+async def _nearest(db: Database, embedder: embedding.Embedder) -> Nearest:
+    """The database's own index where it has one."""
+    if await db.tx(SYSTEM, pgvector.prepare, embedder.model, embedder.dim):
+        return InDatabase(db, embedder.model)
+    return InProcess(db, embedder.model, embedder.dim)
 
 
 def _secret(settings: SearchSettings) -> str | None:

@@ -1,5 +1,6 @@
 """The template library: what ships with Quarterdeck, and what the owner keeps in the data directory."""
 
+import asyncio
 import difflib
 import os
 import re
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from quarterdeck.core import plans
+from quarterdeck.core.context import Core
+from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Invalid, NotFound
-from quarterdeck.domain.templates import MAX_BYTES, Template, Variable, parse
+from quarterdeck.domain.templates import MAX_BYTES, Rendered, Template, Variable, parse, render
 
 Origin = Literal["built-in", "user"]
 
@@ -161,3 +165,45 @@ def _built_in() -> dict[str, _Held]:
     files = [file for file in folder.iterdir() if file.name.endswith(_SUFFIX)]
     slugs = {file.name.removesuffix(_SUFFIX): file.read_bytes() for file in files}
     return {slug: _Held(*_read(slug, "built-in", raw)) for slug, raw in slugs.items()}
+
+
+async def listing(core: Core, category: str | None = None) -> list[Listed]:
+    return await asyncio.to_thread(core.templates.listing, category)
+
+
+async def rendered(core: Core, slug: str, variables: dict[str, Any]) -> Rendered:
+    """A template with its blanks filled, without making anything of it."""
+    return render(await asyncio.to_thread(core.templates.get, slug), variables)
+
+
+async def create_plan(
+    core: Core,
+    caller: Caller,
+    template_slug: str,
+    variables: dict[str, Any],
+    *,
+    title: str | None = None,
+    slug: str | None = None,
+    activate: bool = False,
+) -> plans.PlanView:
+    """A plan from a template, which it remembers as it was."""
+    template = await asyncio.to_thread(core.templates.get, template_slug)
+    filled = render(template, variables)
+    return await plans.create(
+        core,
+        caller,
+        title=title or filled.title,
+        slug=slug,
+        description=filled.description or None,
+        context=filled.context,
+        phases=[
+            plans.NewPhase(
+                phase.name,
+                phase.description or None,
+                [plans.NewTask(task.title, task.description or None) for task in phase.tasks],
+            )
+            for phase in filled.phases
+        ],
+        status="active" if activate else "draft",
+        template={"slug": template.slug, "variables": filled.variables, "source": template.source},
+    )

@@ -11,7 +11,6 @@ from quarterdeck.domain.callers import BOUND_CEILING, PROFILES, SYSTEM, Caller, 
 from quarterdeck.domain.errors import Denied, Invalid, NotFound, Unavailable
 from quarterdeck.domain.ids import new_id, new_token, now_us
 from quarterdeck.domain.records import Token
-from quarterdeck.events import Event
 from quarterdeck.store import tokens as rows
 from quarterdeck.store.tasks import project_exists
 from quarterdeck.store.tx import Tx
@@ -102,11 +101,18 @@ async def listing(core: Core, caller: Caller) -> list[Token]:
 
 
 async def revoke(core: Core, caller: Caller, token_id: str) -> None:
-    """End a token at once, everywhere."""
+    """End a token at once, everywhere: one's own, or one of the same user that is not above the caller.
+
+    A bound caller ends no other token.
+    """
 
     def body(tx: Tx) -> None:
-        if not rows.revoke(tx, token_id):
+        token = rows.live(tx, token_id)
+        if token is None:
             raise NotFound(f"token {token_id} not found", field="token_id")
+        if token.id != caller.token_id and (caller.bound or not caller.may(token.profile)):
+            raise Denied(f"the caller may not revoke a token of the profile {token.profile}")
+        rows.revoke(tx, token_id)
         tx.emit("token.revoked", token_id)
 
     await core.db.tx(caller, body)
@@ -129,7 +135,7 @@ class Gatekeeper:
         self._revocations = 0
         secret = core.settings.server.admin_secret
         self._admin = secret.get_secret_value().encode() if secret else None
-        core.bus.on("token.revoked", self._forget)
+        core.bus.on("token.revoked", lambda event: self.forget(str(event.entity_id)))
 
     async def caller(self, plaintext: str) -> Caller | None:
         """The caller behind a secret, None for an unknown, revoked or expired one.
@@ -176,9 +182,10 @@ class Gatekeeper:
         self._seen[key] = fresh
         return fresh
 
-    def _forget(self, event: Event) -> None:
+    def forget(self, token_id: str) -> None:
+        """Look the token up again at its next use."""
         self._revocations += 1
-        self._seen = {k: s for k, s in self._seen.items() if s.caller.token_id != event.entity_id}
+        self._seen = {k: s for k, s in self._seen.items() if s.caller.token_id != token_id}
 
     def clear(self) -> int:
         count = len(self._seen)

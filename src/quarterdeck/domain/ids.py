@@ -5,6 +5,7 @@ import secrets
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,6 +28,7 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+@lru_cache(maxsize=4096)
 def iso(us: int | None) -> str | None:
     """A stored time as ISO 8601 in UTC with microseconds."""
     if us is None:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from quarterdeck import __version__
 from quarterdeck.config import Settings
-from quarterdeck.core import life, mcp_sessions, tokens
+from quarterdeck.core import life, sessions, tokens
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.errors import QuarterdeckError
@@ -50,6 +50,12 @@ class Application:
             await stop.wait()
             self.ready.clear()
 
+    def leave(self) -> None:
+        """The end is near: wake whoever waits, end open streams; calls in flight go on."""
+        if self.ready.is_set():
+            self._core.bus.close()
+            self._sessions.close()
+
     async def _open(self, core: Core, lifetime: AsyncExitStack) -> None:
         body = self._settings.server.max_body_bytes
         limit = RateLimit(self._settings.server.rate_limit_per_minute)
@@ -57,13 +63,16 @@ class Application:
         core.caches.append(gatekeeper.clear)
         core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
         self._core, self._gate = core, Gate(gatekeeper)
-        self._tokens, self._sessions = TokenRoutes(core, body), Sessions(core, body)
+        self._tokens, self._sessions = (
+            TokenRoutes(core, gatekeeper, body),
+            Sessions(core, body, self._metrics.adopted),
+        )
         self._endpoints: dict[str, Endpoint] = {}
         for name, surface in {"": UNION, **SURFACES}.items():
             self._endpoints[name] = Endpoint(Desk(core, surface, limit, self._metrics.observe), body)
             await self._endpoints[name].run(lifetime)
         await self._local_token(core, gatekeeper)
-        sweeper = asyncio.create_task(self._sweep(core), name="sweep")
+        sweeper = asyncio.create_task(self._sweep(), name="sweep")
         lifetime.callback(sweeper.cancel)
 
     async def _local_token(self, core: Core, gatekeeper: tokens.Gatekeeper) -> None:
@@ -73,12 +82,14 @@ class Application:
             minted = await tokens.mint_local(core)
             write_private(token_file(self._data_dir), minted.plaintext + "\n")
 
-    async def _sweep(self, core: Core) -> None:
+    async def _sweep(self) -> None:
+        """Now and then, end what nobody uses any more."""
+        idle = self._settings.plans.session_idle_hours * 3600
         while True:
             with contextlib.suppress(QuarterdeckError):
-                await mcp_sessions.expire(core)
-            self._sessions.forget_idle(self._settings.server.session_idle_seconds)
-            await asyncio.sleep(_SWEEP_SECONDS)
+                await self._sessions.sweep()
+                await sessions.close_idle(self._core, idle)
+            await asyncio.sleep(min(_SWEEP_SECONDS, self._settings.server.session_idle_seconds / 2, idle / 2))
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

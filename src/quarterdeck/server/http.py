@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
@@ -23,7 +24,13 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 async def answer(send: Send, status: int, body: Any, headers: Headers | None = None) -> None:
     """One JSON answer."""
-    content = json.dumps(body, separators=(",", ":")).encode()
+    await answer_text(send, json.dumps(body, separators=(",", ":")), status, headers)
+
+
+async def answer_text(send: Send, text: str, status: int = 200, headers: Headers | None = None) -> None:
+    """One answer that is JSON text already."""
+    # Half a surrogate pair has no UTF-8; its escape is the same in Python and in JSON.
+    content = text.encode(errors="backslashreplace")
     fields = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": fields + (headers or [])})
     await send({"type": "http.response.body", "body": content})
@@ -63,8 +70,13 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 def is_loopback(scope: Scope) -> bool:
     """Whether the request comes from this machine."""
     client = scope.get("client")
+    return client is not None and _is_loopback(client[0])
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback(host: str) -> bool:
     try:
-        return client is not None and ip_address(client[0]).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
         return False
 
@@ -73,9 +85,9 @@ class HostCheck:
     """Keeps other sites' pages out: the Host must be ours, and an Origin too when there is one."""
 
     def __init__(self, host: str, allowed_hosts: Iterable[str], allowed_origins: Iterable[str]) -> None:
-        ours = {*LOOPBACK, host, f"[{host}]" if ":" in host else host}
+        ours = {*LOOPBACK, host.lower(), f"[{host.lower()}]"}
         self._names = ours
-        self._hosts = set(allowed_hosts)
+        self._hosts = {name.lower() for name in allowed_hosts}
         self._origins = set(allowed_origins)
 
     def problem(self, scope: Scope) -> tuple[int, str] | None:
@@ -89,6 +101,7 @@ class HostCheck:
         return None
 
     def _known(self, host: str) -> bool:
+        host = host.lower()
         name, colon, port = host.rpartition(":")
         bare = name if colon and port.isdigit() else host
         return bare in self._names or host in self._hosts or bare in self._hosts

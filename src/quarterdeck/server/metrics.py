@@ -10,6 +10,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._found: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._calls = Counter(
             "quarterdeck_calls",
             "Tool calls by result.",
@@ -26,6 +27,11 @@ class Metrics:
         self._events = Counter(
             "quarterdeck_events", "Committed events by kind.", ("kind",), registry=self._registry
         )
+        self._adopted = Counter(
+            "quarterdeck_sessions_adopted",
+            "Older clients' sessions that this process took over from another, or from before its start.",
+            registry=self._registry,
+        )
         self._semantic = Gauge(
             "quarterdeck_search_semantic",
             "1 while search is semantic, 0 on the fallback.",
@@ -33,11 +39,18 @@ class Metrics:
         )
 
     def observe(self, surface: str, tool: str, result: str, seconds: float) -> None:
-        self._calls.labels(surface, tool, result).inc()
-        self._seconds.labels(surface).observe(seconds)
+        # Finding a counter by its labels costs more than counting.
+        key = (surface, tool, result)
+        if (found := self._found.get(key)) is None:
+            found = self._found[key] = (self._calls.labels(*key), self._seconds.labels(surface))
+        found[0].inc()
+        found[1].observe(seconds)
 
     def event(self, kind: str) -> None:
         self._events.labels(kind).inc()
+
+    def adopted(self) -> None:
+        self._adopted.inc()
 
     def render(self, *, semantic: bool) -> bytes:
         self._semantic.set(1 if semantic else 0)

@@ -34,31 +34,36 @@ class Mint(Args):
 class TokenRoutes:
     """`POST` and `GET` on the collection, `DELETE` on one."""
 
-    def __init__(self, core: Core, max_body: int) -> None:
+    def __init__(self, core: Core, gatekeeper: tokens.Gatekeeper, max_body: int) -> None:
         self._core = core
+        self._gatekeeper = gatekeeper
         self._max_body = max_body
 
     async def serve(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         method, rest = scope["method"], scope["path"].removeprefix(PATH).strip("/")
         try:
             if method == "POST" and not rest:
-                await answer(send, 201, await self._mint(caller, receive))
+                body = await body_of(receive, self._max_body)
+                if body is None:
+                    await answer(send, 413, {"detail": "the request body is too large"})
+                else:
+                    await answer(send, 201, await self._mint(caller, body))
             elif method == "GET" and not rest:
                 found = await tokens.listing(self._core, caller)
                 await answer(send, 200, {"tokens": [shown(token) for token in found]})
             elif method == "DELETE" and rest:
                 await tokens.revoke(self._core, caller, rest[:100])
+                self._gatekeeper.forget(rest)  # a shared database tells of it a moment later
                 await answer(send, 200, {"id": rest, "revoked": True})
             else:
                 allowed = b"DELETE" if rest else b"GET, POST"
                 await answer(send, 405, {"detail": f"{method} is not served here"}, [(b"allow", allowed)])
         except QuarterdeckError as error:
-            body = {"detail": error.message, "code": error.code, "field": error.field, "hint": error.hint}
+            worded = {"detail": error.message, "code": error.code, "field": error.field, "hint": error.hint}
             status = _STATUS.get(type(error), 400)
-            await answer(send, status, {key: value for key, value in body.items() if value is not None})
+            await answer(send, status, {key: value for key, value in worded.items() if value is not None})
 
-    async def _mint(self, caller: Caller, receive: Receive) -> dict[str, Any]:
-        raw = await body_of(receive, self._max_body)
+    async def _mint(self, caller: Caller, raw: bytes) -> dict[str, Any]:
         try:
             body = json.loads(raw or b"null")
         except (ValueError, RecursionError):

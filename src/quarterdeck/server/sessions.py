@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -13,11 +13,12 @@ from quarterdeck.core import mcp_sessions as sessions
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Unavailable
+from quarterdeck.events import Event
 from quarterdeck.server.http import answer, body_of, header, replayed
 from quarterdeck.server.mcp import Endpoint
 
 SESSION = b"mcp-session-id"
-_SEEN_SECONDS = 60.0
+_TELL_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -28,7 +29,9 @@ class _Local:
     surface: str
     initialize: dict[str, Any]
     inner: str | None = None
-    seen: float = float("-inf")
+    streams: int = 0
+    used: float = field(default_factory=time.monotonic)
+    told: float = float("-inf")
     adopting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -49,15 +52,34 @@ class _Request:
 class Sessions:
     """Serves the older eras of every endpoint. A client's session id is ours; the SDK's never leaves."""
 
-    def __init__(self, core: Core, max_body: int) -> None:
+    def __init__(self, core: Core, max_body: int, adopted: Callable[[], None]) -> None:
         self._core = core
+        self._adopted = adopted
         self._max_body = max_body
+        self._idle = core.settings.server.session_idle_seconds
         self._local: dict[str, _Local] = {}
+        self._closing = asyncio.Event()
+        core.bus.on("mcp_session.closed", self._closed)
 
-    def forget_idle(self, idle_seconds: float) -> None:
-        """Drop what this process knows of sessions that nobody used for so long."""
-        oldest = time.monotonic() - idle_seconds
-        self._local = {key: local for key, local in self._local.items() if local.seen > oldest}
+    def close(self) -> None:
+        """End the open streams: their clients find another core, or this one after its restart."""
+        self._closing.set()
+
+    def _closed(self, event: Event) -> None:
+        self._local.pop(str(event.entity_id), None)
+
+    async def sweep(self) -> None:
+        """Forget the sessions that nobody used for too long; an open stream is a use."""
+        for session_id, local in list(self._local.items()):
+            if local.streams:
+                local.used = time.monotonic()
+                await sessions.seen(self._core, session_id)
+            elif self._expired(local):
+                self._local.pop(session_id, None)
+        await sessions.expire(self._core)
+
+    def _expired(self, local: _Local) -> bool:
+        return not local.streams and time.monotonic() - local.used > self._idle
 
     async def serve(
         self, endpoint: Endpoint, surface: str, scope: Scope, receive: Receive, send: Send
@@ -75,43 +97,77 @@ class Sessions:
             if local is None:
                 await answer(send, 404, _not_found())
                 return
-            await self._go_on(endpoint, session_id, local, request)
+            if scope["method"] == "GET":
+                await self._listen(endpoint, session_id, local, request)
+            else:
+                await self._go_on(endpoint, session_id, local, request)
         except Unavailable:
-            await answer(send, 503, {"detail": "the database cannot be reached"}, [(b"retry-after", b"2")])
+            await _away(send)
 
     async def _open(self, endpoint: Endpoint, surface: str, request: _Request) -> None:
         """Pass the opening request on; when it opened a session, keep it before the client hears of it."""
         caller: Caller = request.scope["caller"]
+        refused = False
 
         async def watch(message: Message) -> None:
-            inner = _session_of(message)
+            nonlocal refused
+            session_id, inner = None, _session_of(message)
             if inner is not None:
                 initialize = json.loads(request.body)
-                session_id = await sessions.keep(self._core, caller, surface, initialize)
-                local = _Local(caller.user_id, surface, initialize, inner, seen=time.monotonic())
+                try:
+                    session_id = await sessions.keep(self._core, caller, surface, initialize)
+                except Unavailable:  # raised from here it would be lost inside the SDK
+                    refused = True
+                    await _away(request.send)
+                    return
+                local = _Local(caller.user_id, surface, initialize, inner, told=time.monotonic())
                 self._local[session_id] = local
-                message = _renamed(message, session_id)
-            await request.send(message)
+            if not refused:
+                await request.send(_renamed(message, session_id))
 
         await request.to(endpoint, watch)
 
     async def _find(self, session_id: str, surface: str, caller: Caller) -> _Local | None:
         """The session, if it is this caller's on this surface."""
         local = self._local.get(session_id)
-        if local is None:
+        if local is None or self._expired(local):  # another core may have seen it since
+            self._local.pop(session_id, None)
             row = await sessions.find(self._core, session_id)
             if row is None:
                 return None
             local = self._local.setdefault(session_id, _Local(row.user_id, row.surface, row.initialize))
         if local.user_id != caller.user_id or local.surface != surface:
             return None
-        if time.monotonic() - local.seen > _SEEN_SECONDS:
-            local.seen = time.monotonic()
+        local.used = time.monotonic()
+        if local.used - local.told > min(_TELL_SECONDS, self._idle / 4):
+            local.told = local.used
             self._core.spawn(sessions.seen(self._core, session_id))
         return local
 
+    async def _listen(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
+        """Serve a stream of what the server has to say, until its client or this process leaves."""
+        unfinished = False
+
+        async def send(message: Message) -> None:
+            nonlocal unfinished
+            unfinished = message["type"] == "http.response.start" or message.get("more_body", False)
+            await request.send(message)
+
+        receive = _until(self._closing, request.receive)
+        local.streams += 1
+        try:
+            await self._go_on(endpoint, session_id, local, replace(request, receive=receive, send=send))
+        finally:
+            local.streams -= 1
+            local.used = time.monotonic()
+        if unfinished:
+            await request.send({"type": "http.response.body", "body": b""})
+
     async def _go_on(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
         """Forward a request under the SDK's id; adopt the session first when this process has none of it."""
+        if request.scope["method"] == "DELETE":  # before the client hears that it is gone
+            await sessions.drop(self._core, request.scope["caller"], session_id)
+            self._local.pop(session_id, None)
         for attempt in (1, 2):
             inner = await self._adopt(endpoint, local, request.scope)
             gone = False
@@ -127,9 +183,6 @@ class Sessions:
             if not gone:
                 break
             local.inner = None  # it sat idle for too long inside: adopt it anew
-        if request.scope["method"] == "DELETE":
-            self._local.pop(session_id, None)
-            await sessions.drop(self._core, session_id)
 
     async def _adopt(self, endpoint: Endpoint, local: _Local, scope: Scope) -> str:
         async with local.adopting:
@@ -144,6 +197,7 @@ class Sessions:
                 ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
                 await _inside(endpoint, scope, inner, ready, lambda _: None)
                 local.inner = inner
+                self._adopted()
             return local.inner
 
 
@@ -182,19 +236,41 @@ def _session_of(message: Message) -> str | None:
     return next((value.decode() for key, value in message["headers"] if key.lower() == SESSION), None)
 
 
-def _renamed(message: Message, session_id: str) -> Message:
-    """The message with the SDK's session id replaced by ours."""
+def _renamed(message: Message, session_id: str | None) -> Message:
+    """The message with the SDK's session id replaced by ours, or left out."""
     if message["type"] != "http.response.start":
         return message
-    fields = [
-        (key, session_id.encode() if key.lower() == SESSION else value) for key, value in message["headers"]
-    ]
+    fields = []
+    for key, value in message["headers"]:
+        if key.lower() != SESSION:
+            fields.append((key, value))
+        elif session_id is not None:
+            fields.append((key, session_id.encode()))
     return {**message, "headers": fields}
 
 
 def _with_session(scope: Scope, inner: str) -> Scope:
     fields = [(key, inner.encode() if key == SESSION else value) for key, value in scope["headers"]]
     return {**scope, "headers": fields}
+
+
+def _until(closing: asyncio.Event, receive: Receive) -> Receive:
+    """A receive that also reports a disconnect once `closing` is set."""
+
+    async def either() -> Message:
+        heard, closed = asyncio.ensure_future(receive()), asyncio.ensure_future(closing.wait())
+        try:
+            await asyncio.wait((heard, closed), return_when=asyncio.FIRST_COMPLETED)
+            return heard.result() if heard.done() else {"type": "http.disconnect"}
+        finally:
+            heard.cancel()
+            closed.cancel()
+
+    return either
+
+
+async def _away(send: Send) -> None:
+    await answer(send, 503, {"detail": "the database cannot be reached"}, [(b"retry-after", b"2")])
 
 
 def _not_found() -> dict[str, Any]:

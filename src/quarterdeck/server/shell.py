@@ -39,6 +39,11 @@ class Shell:
         else:
             await _answer(send, 503, {"status": "starting"}, [(b"retry-after", b"1")])
 
+    def leave(self) -> None:
+        """Say that the end is near, while calls in flight still have their time."""
+        if self._application is not None:
+            self._application.leave()
+
     async def _lifespan(self, receive: Any, send: Any) -> None:
         await receive()
         self._life = asyncio.create_task(self._live(), name="core")

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from sqlalchemy.exc import ArgumentError
+
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.events import Bus
@@ -57,7 +59,14 @@ def open_database(url: str, bus: Bus) -> Database:
                 field="database.url",
                 hint="pip install 'quarterdeck[postgres]'",
             ) from missing
-        return Postgres(f"postgresql+psycopg://{rest}", bus, loop)
+        try:
+            return Postgres(f"postgresql+psycopg://{rest}", bus, loop)
+        except (ArgumentError, ValueError):  # whose text may quote the password
+            raise Invalid(
+                "the database URL cannot be read",
+                field="database.url",
+                hint="postgresql://user:password@host:5432/name, special characters percent-encoded",
+            ) from None
     raise Invalid(
         "the database URL must begin with sqlite:/// or postgresql://",
         field="database.url",

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, insert, select
 
 from quarterdeck.events import GENESIS, Draft, Event
+from quarterdeck.store.kept import kept
 from quarterdeck.store.schema import events
 from quarterdeck.store.tx import Tx, record, within
 
-_INSERT = insert(events)
+_INSERT = kept(insert(events))
 _TIP = select(events.c.seq, events.c.hash).order_by(events.c.seq.desc()).limit(1)
 _AFTER = (
     select(events).where(events.c.seq > bindparam("seq")).order_by(events.c.seq).limit(bindparam("count"))
@@ -21,20 +22,20 @@ def tip(tx: Tx) -> tuple[int, str]:
     return (0, GENESIS) if row is None else (row.seq, row.hash)
 
 
-def append(tx: Tx, drafts: Sequence[Draft], seq: int, previous: str) -> list[Event]:
-    """Number, chain and insert. The caller holds whatever lock keeps `seq` its own."""
+def seal(drafts: Sequence[Draft], seq: int, previous: str) -> list[Event]:
+    """Number and chain drafts after the event `seq`; the caller holds the lock on the next numbers."""
     sealed = []
     for draft in drafts:
         seq += 1
         event = draft.seal(seq, previous)
         previous = event.hash
         sealed.append(event)
-    if sealed:
-        tx.write(
-            _INSERT,
-            [{name: getattr(event, name) for name in Event.__slots__} for event in sealed],
-        )
     return sealed
+
+
+def append(tx: Tx, sealed: Sequence[Event]) -> None:
+    if sealed:
+        tx.write(_INSERT, [{name: getattr(event, name) for name in Event.__slots__} for event in sealed])
 
 
 def after(tx: Tx, seq: int, count: int = 500) -> list[Event]:

@@ -5,15 +5,31 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import Row, Select, Table, and_, bindparam, insert, literal, or_, select, text, tuple_, update
+from sqlalchemy import (
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from quarterdeck.domain import fusion
 from quarterdeck.domain.records import Decision, Pattern
+from quarterdeck.store import tasks
 from quarterdeck.store.schema import decision_tags, decisions, embeddings, patterns
 from quarterdeck.store.tx import Shape, Tx, record, within
 
 Kind = Literal["decision", "pattern"]
+Key = tuple[Kind, str]
 _TABLE: dict[Kind, Table] = {"decision": decisions, "pattern": patterns}
 _RANKED = 50
 
@@ -101,25 +117,26 @@ def get_pattern(tx: Tx, pattern_id: str) -> Pattern | None:
 
 
 def set_outcome(tx: Tx, decision_id: str, outcome: str) -> None:
-    tx.write(update(decisions).where(decisions.c.id == decision_id), {"outcome": outcome})
+    mine = (decisions.c.id == decision_id, *within(decisions, tx.shape))
+    tx.write(update(decisions).where(*mine), {"outcome": outcome})
 
 
 def set_use(tx: Tx, pattern_id: str, usage_count: int, success_rate: float, updated_at: int) -> None:
     tx.write(
-        update(patterns).where(patterns.c.id == pattern_id),
+        update(patterns).where(patterns.c.id == pattern_id, *within(patterns, tx.shape)),
         {"usage_count": usage_count, "success_rate": success_rate, "updated_at": updated_at},
     )
 
 
 def decisions_of(tx: Tx, task_id: str) -> list[Decision]:
-    """The decisions that name a task which `tasks.get` returned in this transaction, newest first."""
+    """The decisions that name the caller's task, newest first."""
     statement = (
         select(decisions)
-        .where(decisions.c.task_id == task_id, *within(decisions, tx.shape, anchored=True))
+        .where(decisions.c.task_id.in_(tasks.seen(tx.shape)), *within(decisions, tx.shape, anchored=True))
         .order_by(decisions.c.created_at.desc(), decisions.c.id.desc())
         .limit(200)
     )
-    return [record(Decision, row) for row in tx.all(statement)]
+    return [record(Decision, row) for row in tx.all(statement, task_id=task_id)]
 
 
 def decisions_by_id(tx: Tx, ids: Sequence[str]) -> dict[str, Decision]:
@@ -144,7 +161,8 @@ def tagged(tx: Tx, tags: Iterable[str]) -> set[str]:
 
 def decisions_like(tx: Tx, query: str, limit: int, tags: Sequence[str] | None) -> list[Decision]:
     """The documented fallback: a case-insensitive substring of context or decision, newest first."""
-    conditions = [_contains(query, decisions.c.context, decisions.c.decision), *within(decisions, tx.shape)]
+    found = _contains(tx, query, decisions.c.context, decisions.c.decision)
+    conditions = [found, *within(decisions, tx.shape)]
     if tags:
         conditions.append(
             decisions.c.id.in_(select(decision_tags.c.decision_id).where(decision_tags.c.tag.in_(tags)))
@@ -163,7 +181,7 @@ def patterns_like(tx: Tx, situation: str, limit: int) -> list[Pattern]:
     statement = (
         select(patterns)
         .where(
-            _contains(situation, patterns.c.name, patterns.c.description),
+            _contains(tx, situation, patterns.c.name, patterns.c.description),
             *within(patterns, tx.shape, anchored=True),
         )
         .order_by(patterns.c.success_rate.desc(), patterns.c.usage_count.desc(), patterns.c.id)
@@ -172,8 +190,10 @@ def patterns_like(tx: Tx, situation: str, limit: int) -> list[Pattern]:
     return [record(Pattern, row) for row in tx.all(statement)]
 
 
-def _contains(query: str, *columns: Any) -> Any:
-    return or_(*(column.icontains(query, autoescape=True) for column in columns))
+def _contains(tx: Tx, query: str, *columns: Any) -> Any:
+    """What ILIKE says of the query as it is, without its wildcards and without SQLite's limit of 50 kB."""
+    position = func.instr if tx.dialect == "sqlite" else func.strpos
+    return or_(*(position(func.lower(column), func.lower(query)) > 0 for column in columns))
 
 
 _INDEX = {
@@ -212,26 +232,24 @@ def ranked(tx: Tx, kind: Kind, query: str) -> list[list[str]]:
     ]
 
 
-def put_vectors(tx: Tx, model: str, vectors: Sequence[Vector]) -> None:
-    """Store vectors in place of older ones, for rows that still exist; other processes hear of them."""
-    upsert = _UPSERT[tx.dialect]
+def put_vectors(tx: Tx, model: str, vectors: Sequence[Vector]) -> list[Vector]:
+    """Store vectors in place of older ones; other processes hear of them. Those whose row still exists."""
+    stored: list[Vector] = []
     for kind, table in _TABLE.items():
         wanted = {vector.row_id: vector for vector in vectors if vector.kind == kind}
-        alive = (
-            [row.id for row in tx.all(select(table.c.id).where(table.c.id.in_(list(wanted))))]
-            if wanted
-            else []
+        # In one order, so that two cores with the same rows do not lock each other out.
+        statement = (
+            select(table.c.id)
+            .where(table.c.id.in_(list(wanted)), *within(table, tx.shape))
+            .order_by(table.c.id)
         )
+        alive = [wanted[row.id] for row in tx.all(statement)] if wanted else []
         if alive:
-            tx.write(
-                upsert,
-                [
-                    {"kind": kind, "row_id": row_id, "user_id": v.user_id, "model": model, "vector": v.vector}
-                    for row_id in alive
-                    if (v := wanted[row_id])
-                ],
-            )
-            tx.emit("memory.embedded", None, model=model, rows=kind, ids=alive)
+            values = [{name: getattr(vector, name) for name in Vector.__slots__} for vector in alive]
+            tx.write(_UPSERT[tx.dialect], [{**value, "model": model} for value in values])
+            tx.emit("memory.embedded", None, model=model, rows=kind, ids=[vector.row_id for vector in alive])
+            stored += alive
+    return stored
 
 
 def vectors_after(tx: Tx, model: str, after: tuple[str, str], count: int) -> list[Vector]:
@@ -239,31 +257,26 @@ def vectors_after(tx: Tx, model: str, after: tuple[str, str], count: int) -> lis
     key = tuple_(embeddings.c.kind, embeddings.c.row_id)
     statement = (
         select(*_VECTOR)
-        .where(embeddings.c.model == model, key > tuple_(*map(literal, after)))
+        .where(
+            embeddings.c.model == model,
+            key > tuple_(*map(literal, after)),
+            *within(embeddings, tx.shape),
+        )
         .order_by(*_VECTOR[:2])
         .limit(count)
     )
     return [record(Vector, row) for row in tx.all(statement)]
 
 
-def vectors_of(tx: Tx, model: str, keys: Sequence[tuple[Kind, str]]) -> list[Vector]:
+def vectors_of(tx: Tx, model: str, keys: Sequence[Key]) -> list[Vector]:
     key = tuple_(embeddings.c.kind, embeddings.c.row_id)
-    statement = select(*_VECTOR).where(embeddings.c.model == model, key.in_(keys))
+    mine = within(embeddings, tx.shape)
+    statement = select(*_VECTOR).where(embeddings.c.model == model, key.in_(keys), *mine)
     return [record(Vector, row) for row in tx.all(statement)]
 
 
-def texts(tx: Tx, keys: Sequence[tuple[Kind, str]]) -> list[Text]:
-    """What the given rows say, for those that still exist."""
-    found: list[Text] = []
-    for kind, table in _TABLE.items():
-        ids = [row_id for wanted, row_id in keys if wanted == kind]
-        if ids:
-            found += [_text(kind, row) for row in tx.all(select(table).where(table.c.id.in_(ids)))]
-    return found
-
-
-def unembedded(tx: Tx, model: str, count: int) -> list[Text]:
-    """Rows without a vector of this model, oldest first."""
+def unembedded(tx: Tx, model: str, count: int, keys: Sequence[Key] | None = None) -> list[Text]:
+    """Rows without a vector of this model, oldest first; of `keys` alone when they are given."""
     found: list[Text] = []
     for kind, table in _TABLE.items():
         joined = and_(
@@ -272,10 +285,12 @@ def unembedded(tx: Tx, model: str, count: int) -> list[Text]:
         statement = (
             select(table)
             .outerjoin(embeddings, joined)
-            .where(embeddings.c.row_id.is_(None))
+            .where(embeddings.c.row_id.is_(None), *within(table, tx.shape))
             .order_by(table.c.created_at)
             .limit(count - len(found))
         )
+        if keys is not None:
+            statement = statement.where(table.c.id.in_([row_id for wanted, row_id in keys if wanted == kind]))
         found += [_text(kind, row) for row in tx.all(statement)]
     return found
 

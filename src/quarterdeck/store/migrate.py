@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import inspect, text
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.store.schema import HEAD
@@ -65,10 +66,14 @@ def _exclusive(conn: Connection) -> Iterator[None]:
         conn.exec_driver_sql("BEGIN IMMEDIATE")
         try:
             yield
+            if broken := conn.exec_driver_sql("PRAGMA foreign_key_check").all():
+                raise RuntimeError(f"a migration leaves rows without their parent: {broken[:5]}")
+            conn.exec_driver_sql("COMMIT")
         except BaseException:
-            conn.exec_driver_sql("ROLLBACK")
+            # A full disk has already undone it, and closing the connection would too.
+            with contextlib.suppress(OperationalError):
+                conn.exec_driver_sql("ROLLBACK")
             raise
-        conn.exec_driver_sql("COMMIT")
         return
     with conn.begin():
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})

@@ -16,10 +16,10 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Unavailable
-from quarterdeck.events import Bus, Event
+from quarterdeck.events import Bus
 from quarterdeck.store import log
 from quarterdeck.store.migrate import migrate
-from quarterdeck.store.tx import Tx
+from quarterdeck.store.tx import Tx, with_arguments
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class Postgres:
         self._loop = loop
         self._engine: Engine = create_engine(
             self._url,
-            pool_size=_CONNECTIONS,
+            pool_size=_CONNECTIONS + 1,  # the tail never waits for a writer
             max_overflow=0,
             pool_timeout=10,
             connect_args={"options": "-c jit=off", "connect_timeout": 5, "application_name": "quarterdeck"},
@@ -55,7 +55,6 @@ class Postgres:
         self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="store")
         self._stop = threading.Event()
         self._tail: threading.Thread | None = None
-        self._listening: psycopg.Connection[Any] | None = None
         self._delivered = 0
 
     async def start(self) -> None:
@@ -67,21 +66,24 @@ class Postgres:
     async def tx(
         self, caller: Caller, body: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._in_thread(self._write, caller, lambda tx: body(tx, *args, **kwargs))
+        return await self._in_thread(self._write, caller, with_arguments(body, *args, **kwargs))
 
     async def read(
         self, caller: Caller, body: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._in_thread(self._snapshot, caller, lambda tx: body(tx, *args, **kwargs))
+        return await self._in_thread(self._snapshot, caller, with_arguments(body, *args, **kwargs))
 
     async def close(self) -> None:
         self._stop.set()
-        if self._listening is not None:
-            with contextlib.suppress(psycopg.Error):
-                self._listening.cancel_safe(timeout=1)
-        await asyncio.to_thread(self._pool.shutdown)
+        await asyncio.to_thread(self._finish)
+
+    def _finish(self) -> None:
+        self._pool.shutdown()
         if self._tail is not None:
-            await asyncio.to_thread(self._tail.join)
+            # Without a server the tail is not waiting either.
+            with contextlib.suppress(DBAPIError, PoolTimeout, Unavailable):
+                self._write(SYSTEM, _ring)
+            self._tail.join()
         self._engine.dispose()
 
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
@@ -89,7 +91,9 @@ class Postgres:
             raise Unavailable("the database is closed")
         try:
             return await self._loop.run_in_executor(self._pool, work, *args)
-        except (OperationalError, InterfaceError, PoolTimeout) as error:
+        except (DBAPIError, PoolTimeout) as error:
+            if not self._away(error):
+                raise
             # The driver's text may carry host and user names: it goes to the log, not to the caller.
             logger.error("store.unavailable", error=str(error.__cause__ or error))
             raise Unavailable("the database cannot be reached", hint="try again in a moment") from error
@@ -107,7 +111,13 @@ class Postgres:
                 return result
             except DBAPIError as error:
                 # A lost COMMIT may have succeeded: only work that was certainly undone is done again.
-                if committing or attempt == _ATTEMPTS or not self._again(error):
+                if committing and error.connection_invalidated:
+                    logger.error("store.commit_lost", error=str(error.__cause__ or error))
+                    raise Unavailable(
+                        "the connection was lost while the change was committed",
+                        hint="look whether it is in place before you try again",
+                    ) from error
+                if attempt == _ATTEMPTS or not self._again(error):
                     raise
         raise AssertionError("unreachable")
 
@@ -126,13 +136,20 @@ class Postgres:
     def _again(error: DBAPIError) -> bool:
         return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in _RETRIED
 
+    @staticmethod
+    def _away(error: DBAPIError | PoolTimeout) -> bool:
+        """Whether the server is at fault; any other error is a mistake in a statement."""
+        return not isinstance(error, DBAPIError) or (
+            error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+        )
+
     def _append(self, conn: Connection, tx: Tx) -> None:
         """Events come last and under one lock, so that their numbers have no gaps and no order but this."""
         if not tx.drafts:
             return
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ORDER})
-        log.append(tx, tx.drafts, *log.tip(tx))
-        conn.execute(text(f"NOTIFY {CHANNEL}"))
+        log.append(tx, log.seal(tx.drafts, *log.tip(tx)))
+        _ring(tx)
 
     def _follow(self) -> None:
         """Deliver every committed event, in order; after a lost connection, go on where it stopped."""
@@ -140,25 +157,24 @@ class Postgres:
         while not self._stop.is_set():
             try:
                 with psycopg.connect(dsn, autocommit=True, connect_timeout=5) as listening:
-                    self._listening = listening
                     listening.execute(f"LISTEN {CHANNEL}")
                     self._deliver()
                     while not self._stop.is_set():
                         for _ in listening.notifies(timeout=_RECHECK_SECONDS, stop_after=1):
                             pass
                         self._deliver()
-            except (psycopg.Error, DBAPIError) as error:
+            except Exception as error:  # whatever it was, without this thread nobody is woken any more
                 if not self._stop.is_set():
                     logger.warning("store.listen_lost", error=type(error).__name__)
                     self._stop.wait(_RECONNECT_SECONDS)
-            finally:
-                self._listening = None
 
     def _deliver(self) -> None:
         while events := self._snapshot(SYSTEM, lambda tx: log.after(tx, self._delivered)):
             self._delivered = events[-1].seq
             with contextlib.suppress(RuntimeError):  # the loop is gone at the very end
-                self._loop.call_soon_threadsafe(self._publish, events)
+                self._loop.call_soon_threadsafe(self._bus.publish, events)
 
-    def _publish(self, events: list[Event]) -> None:
-        self._bus.publish(events)
+
+def _ring(tx: Tx) -> None:
+    """Wake the tail of every core once this transaction is committed."""
+    tx.conn.execute(text(f"NOTIFY {CHANNEL}"))

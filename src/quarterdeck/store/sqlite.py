@@ -18,11 +18,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from quarterdeck.domain.callers import SYSTEM, Caller
-from quarterdeck.domain.errors import QuarterdeckError, Unavailable
+from quarterdeck.domain.errors import Unavailable
 from quarterdeck.events import Bus, Event
 from quarterdeck.store import log
 from quarterdeck.store.migrate import migrate
-from quarterdeck.store.tx import Tx
+from quarterdeck.store.tx import Tx, with_arguments
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +30,20 @@ T = TypeVar("T")
 _READERS = 3
 _BATCH = 256
 _BATCH_SECONDS = 0.02
+# The disk, the file or another process is at fault; any other code is a mistake in a statement.
+_AWAY = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOTADB,
+}
 
 logger = structlog.get_logger()
 
@@ -61,8 +75,14 @@ def _engine(path: Path) -> Engine:
             "cache_size=-16000",
         ):
             dbapi.execute(f"PRAGMA {pragma}").close()
+        # SQLite's own knows the letters of ASCII only.
+        dbapi.create_function("lower", 1, _lower, deterministic=True)
 
     return engine
+
+
+def _lower(value: str | None) -> str | None:
+    return None if value is None else str(value).lower()
 
 
 def _raw(conn: Connection) -> sqlite3.Connection:
@@ -73,17 +93,22 @@ def _raw(conn: Connection) -> sqlite3.Connection:
 
 
 def _worded(error: BaseException) -> BaseException:
-    """What the caller of a failed body gets: our own errors as they are, the driver's as Unavailable."""
-    if isinstance(error, QuarterdeckError):
-        return error
+    """What the caller of a failed body gets: Unavailable when the database is at fault, else the error."""
     cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, sqlite3.OperationalError | sqlite3.DatabaseError) and not isinstance(
-        cause, sqlite3.IntegrityError | sqlite3.ProgrammingError
-    ):
+    if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) & 0xFF in _AWAY:
         unavailable = Unavailable(f"the database refused: {cause}", hint="check the disk, then try again")
         unavailable.__cause__ = error
         return unavailable
     return error
+
+
+def _lost(error: BaseException) -> BaseException:
+    """What a caller gets whose change was undone because of another's."""
+    worded = _worded(error)
+    if not isinstance(worded, Unavailable):
+        worded = Unavailable("the change was undone with another that failed", hint="try again")
+        worded.__cause__ = error
+    return worded
 
 
 class Sqlite:
@@ -98,36 +123,42 @@ class Sqlite:
         self._writes: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._seq, self._hash = 0, ""
+        self._tip = (0, "")
 
     async def start(self) -> None:
-        engine = _engine(self._path)
         try:
-            self._seq, self._hash = await asyncio.to_thread(self._prepare, engine)
-        finally:
-            engine.dispose()
-        self._threads = [threading.Thread(target=self._write_loop, name="store-writer", daemon=True)]
+            writer, *readers = await asyncio.to_thread(self._open)
+        except (DBAPIError, sqlite3.Error) as error:
+            raise _worded(error) from error
+        self._threads = [threading.Thread(target=self._write_loop, args=[writer], name="store-writer")]
         self._threads += [
-            threading.Thread(target=self._read_loop, name=f"store-reader-{n}", daemon=True)
-            for n in range(_READERS)
+            threading.Thread(target=self._read_loop, args=[reader], name="store-reader") for reader in readers
         ]
         for thread in self._threads:
+            thread.daemon = True
             thread.start()
 
-    def _prepare(self, engine: Engine) -> tuple[int, str]:
+    def _open(self) -> list[Connection]:
+        """Migrate, then connect for every thread: one that cannot would leave its callers waiting."""
+        engine = _engine(self._path)
         migrate(engine)
-        with engine.connect() as conn:
-            return log.tip(Tx(conn, SYSTEM, self.dialect))
+        with contextlib.ExitStack() as opened:
+            conns = [opened.enter_context(engine.connect()) for _ in range(1 + _READERS)]
+            self._tip = log.tip(Tx(conns[0], SYSTEM, self.dialect))
+            for reader in conns[1:]:
+                _raw(reader).execute("PRAGMA query_only=ON")
+            opened.pop_all()
+        return conns
 
     async def tx(
         self, caller: Caller, body: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._submit(self._writes, caller, lambda tx: body(tx, *args, **kwargs))
+        return await self._submit(self._writes, caller, with_arguments(body, *args, **kwargs))
 
     async def read(
         self, caller: Caller, body: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._submit(self._reads, caller, lambda tx: body(tx, *args, **kwargs))
+        return await self._submit(self._reads, caller, with_arguments(body, *args, **kwargs))
 
     def _submit(
         self, to: "queue.SimpleQueue[_Operation | None]", caller: Caller, body: Callable[[Tx], T]
@@ -146,14 +177,11 @@ class Sqlite:
         for thread in threads:
             await asyncio.to_thread(thread.join)
 
-    def _write_loop(self) -> None:
-        engine = _engine(self._path)
-        with engine.connect() as conn:
+    def _write_loop(self, conn: Connection) -> None:
+        with conn:
             raw = _raw(conn)
             while (first := self._writes.get()) is not None:
-                done, events = self._commit(conn, raw, first)
-                self._loop.call_soon_threadsafe(self._settle, done, events)
-        engine.dispose()
+                self._answer(*self._commit(conn, raw, first))
 
     def _commit(
         self, conn: Connection, raw: sqlite3.Connection, first: _Operation
@@ -161,19 +189,20 @@ class Sqlite:
         """Run `first` and whatever else is waiting as one transaction on disk."""
         batch: list[_Operation] = []
         events: list[Event] = []
+        tip = self._tip
         try:
             raw.execute("BEGIN IMMEDIATE")
-            ledger = Tx(conn, SYSTEM, self.dialect)
             deadline = time.monotonic() + _BATCH_SECONDS
             operation: _Operation | None = first
             while operation is not None:
                 batch.append(operation)
-                drafts = self._savepoint(conn, raw, operation)
-                ledger.drafts += drafts
+                if sealed := self._savepoint(conn, raw, operation, tip):
+                    events += sealed
+                    tip = (sealed[-1].seq, sealed[-1].hash)
                 operation = None
                 if len(batch) < _BATCH and time.monotonic() < deadline:
-                    operation = self._next(self._writes)
-            events = log.append(ledger, ledger.drafts, self._seq, self._hash)
+                    operation = self._next()
+            log.append(Tx(conn, SYSTEM, self.dialect), events)
             raw.execute("COMMIT")
         except BaseException as error:  # the batch is lost as a whole, and every caller is told
             with contextlib.suppress(sqlite3.Error):
@@ -181,53 +210,57 @@ class Sqlite:
                     raw.execute("ROLLBACK")
             logger.error("store.batch_failed", operations=len(batch) or 1, error=str(error))
             for operation in batch or [first]:
-                operation.result, operation.error = None, operation.error or _worded(error)
+                operation.error = operation.error or _lost(error)
             return batch or [first], []
-        if events:
-            self._seq, self._hash = events[-1].seq, events[-1].hash
+        self._tip = tip
         return batch, events
 
-    def _savepoint(self, conn: Connection, raw: sqlite3.Connection, operation: _Operation) -> list[Any]:
+    def _savepoint(
+        self, conn: Connection, raw: sqlite3.Connection, operation: _Operation, tip: tuple[int, str]
+    ) -> list[Event]:
         """Run one body; its failure is its own unless SQLite gave up the whole transaction."""
         tx = Tx(conn, operation.caller, self.dialect)
         raw.execute("SAVEPOINT operation")
         try:
             operation.result = operation.body(tx)
+            sealed = log.seal(tx.drafts, *tip)
             raw.execute("RELEASE operation")
         except BaseException as error:
+            operation.error = _worded(error)
             if not raw.in_transaction:
                 raise
             raw.execute("ROLLBACK TO operation")
             raw.execute("RELEASE operation")
-            operation.error = _worded(error)
             return []
-        return tx.drafts
+        return sealed
 
-    def _next(self, waiting: "queue.SimpleQueue[_Operation | None]") -> _Operation | None:
+    def _next(self) -> _Operation | None:
         try:
-            operation = waiting.get_nowait()
+            operation = self._writes.get_nowait()
         except queue.Empty:
             return None
         if operation is None:
             self._writes.put(None)
         return operation
 
-    def _read_loop(self) -> None:
-        engine = _engine(self._path)
-        with engine.connect() as conn:
+    def _read_loop(self, conn: Connection) -> None:
+        with conn:
             raw = _raw(conn)
-            raw.execute("PRAGMA query_only=ON")
             while (operation := self._reads.get()) is not None:
                 try:
                     raw.execute("BEGIN")
-                    operation.result = operation.body(Tx(conn, operation.caller, self.dialect))
+                    try:
+                        operation.result = operation.body(Tx(conn, operation.caller, self.dialect))
+                    finally:
+                        if raw.in_transaction:
+                            raw.execute("ROLLBACK")
                 except BaseException as error:
                     operation.error = _worded(error)
-                finally:
-                    if raw.in_transaction:
-                        raw.execute("ROLLBACK")
-                self._loop.call_soon_threadsafe(self._settle, [operation], [])
-        engine.dispose()
+                self._answer([operation], [])
+
+    def _answer(self, operations: list[_Operation], events: list[Event]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everyone who waits
+            self._loop.call_soon_threadsafe(self._settle, operations, events)
 
     def _settle(self, operations: list[_Operation], events: list[Event]) -> None:
         """On the event loop, after COMMIT: wake the waiters, then answer the callers."""

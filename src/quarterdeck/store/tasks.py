@@ -7,28 +7,29 @@ from typing import Any
 from sqlalchemy import Select, bindparam, delete, insert, select, update
 
 from quarterdeck.domain.records import Task, Transition
+from quarterdeck.store.kept import kept
 from quarterdeck.store.schema import projects, tasks, transitions
 from quarterdeck.store.tx import Shape, Tx, record, within
 
-_INSERT = insert(tasks)
-_INSERT_TRANSITION = insert(transitions)
-_HISTORY = (
-    select(transitions)
-    .where(transitions.c.task_id == bindparam("task_id"))
-    .order_by(transitions.c.created_at)
-)
-_DELETE = delete(tasks).where(tasks.c.id == bindparam("task_id"))
+_INSERT = kept(insert(tasks))
+_INSERT_TRANSITION = kept(insert(transitions))
+
+
+def seen(shape: Shape) -> Select[Any]:
+    """The id `task_id` when it is a task of the caller, for the IN of rows that hang on it."""
+    mine = (tasks.c.id == bindparam("task_id"), *within(tasks, shape))
+    return select(tasks.c.id).where(*mine).correlate(None)
 
 
 @cache
 def _get(shape: Shape, lock: bool) -> Select[Any]:
     statement = select(tasks).where(tasks.c.id == bindparam("task_id"), *within(tasks, shape))
-    return statement.with_for_update() if lock else statement
+    return kept(statement.with_for_update() if lock else statement)
 
 
 @cache
 def _list(shape: Shape, filters: tuple[str, ...]) -> Select[Any]:
-    return (
+    return kept(
         select(tasks)
         .where(*within(tasks, shape), *(tasks.c[name] == bindparam(name) for name in filters))
         .order_by(tasks.c.created_at.desc(), tasks.c.id.desc())
@@ -40,9 +41,18 @@ def _list(shape: Shape, filters: tuple[str, ...]) -> Select[Any]:
 def _children(shape: Shape) -> Select[Any]:
     return (
         select(tasks)
-        .where(tasks.c.parent_task_id == bindparam("task_id"), *within(tasks, shape, anchored=True))
+        .where(tasks.c.parent_task_id.in_(seen(shape)), *within(tasks, shape, anchored=True))
         .order_by(tasks.c.created_at.desc(), tasks.c.id.desc())
         .limit(bindparam("count"))
+    )
+
+
+@cache
+def _history(shape: Shape) -> Select[Any]:
+    return kept(
+        select(transitions)
+        .where(transitions.c.task_id.in_(seen(shape)))
+        .order_by(transitions.c.created_at, transitions.c.id)
     )
 
 
@@ -57,13 +67,13 @@ def get(tx: Tx, task_id: str, *, lock: bool = False) -> Task | None:
 
 
 def change(tx: Tx, task_id: str, values: Mapping[str, Any]) -> None:
-    """Set columns of a task that `get` returned in this transaction."""
-    tx.write(update(tasks).where(tasks.c.id == task_id), dict(values))
+    """Set columns of the caller's task."""
+    tx.write(update(tasks).where(tasks.c.id == task_id, *within(tasks, tx.shape)), values)
 
 
 def remove(tx: Tx, task_id: str) -> None:
-    """Delete a task that `get` returned in this transaction; its children lose their parent."""
-    tx.write(_DELETE, {"task_id": task_id})
+    """Delete the caller's task; its children lose their parent."""
+    tx.write(delete(tasks).where(tasks.c.id == task_id, *within(tasks, tx.shape)), {})
 
 
 def newest(tx: Tx, count: int, filters: Mapping[str, str]) -> list[Task]:
@@ -72,7 +82,7 @@ def newest(tx: Tx, count: int, filters: Mapping[str, str]) -> list[Task]:
 
 
 def children(tx: Tx, task_id: str, count: int) -> list[Task]:
-    """The subtasks of a task that `get` returned in this transaction, newest first."""
+    """The subtasks of the caller's task, newest first."""
     return [record(Task, row) for row in tx.all(_children(tx.shape), task_id=task_id, count=count)]
 
 
@@ -81,8 +91,8 @@ def add_transition(tx: Tx, transition: Transition) -> None:
 
 
 def history(tx: Tx, task_id: str) -> list[Transition]:
-    """Every transition of a task that `get` returned in this transaction, oldest first."""
-    return [record(Transition, row) for row in tx.all(_HISTORY, task_id=task_id)]
+    """Every transition of the caller's task, oldest first."""
+    return [record(Transition, row) for row in tx.all(_history(tx.shape), task_id=task_id)]
 
 
 def project_exists(tx: Tx, project_id: str) -> bool:

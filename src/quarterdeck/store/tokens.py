@@ -1,8 +1,7 @@
 """Bearer tokens by their hash, and the sessions of older clients."""
 
-from typing import Any
-
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import Table, bindparam, delete, insert, select, update
+from sqlalchemy.sql import ColumnElement
 
 from quarterdeck.domain.records import McpSession, Token
 from quarterdeck.store.schema import mcp_sessions, tokens
@@ -10,13 +9,11 @@ from quarterdeck.store.tx import Tx, record, within
 
 _COLUMNS = [tokens.c[name] for name in Token.__slots__]
 _BY_HASH = select(*_COLUMNS).where(tokens.c.hash == bindparam("digest"), tokens.c.revoked_at.is_(None))
-_TOUCH = update(tokens).where(tokens.c.id == bindparam("token_id")).values(last_used_at=bindparam("used_at"))
-_SESSION = select(mcp_sessions).where(mcp_sessions.c.id == bindparam("session_id"))
-_SEEN = (
-    update(mcp_sessions)
-    .where(mcp_sessions.c.id == bindparam("session_id"))
-    .values(last_seen_at=bindparam("seen_at"))
-)
+
+
+def _own(tx: Tx, table: Table, row_id: str) -> list[ColumnElement[bool]]:
+    """One row of the caller's user, bound or not: a bound caller, too, has a token and sessions."""
+    return [table.c.id == row_id, *within(table, tx.shape, anchored=True)]
 
 
 def add(tx: Tx, token: Token, digest: str) -> None:
@@ -37,16 +34,18 @@ def newest(tx: Tx, count: int) -> list[Token]:
     return [record(Token, row) for row in tx.all(statement)]
 
 
-def revoke(tx: Tx, token_id: str) -> bool:
-    """Whether a live token of the caller was revoked now."""
-    conditions: list[Any] = [tokens.c.id == token_id, tokens.c.revoked_at.is_(None)]
-    if not tx.caller.everyone:
-        conditions.append(tokens.c.user_id == tx.caller.user_id)
-    return tx.write(update(tokens).where(*conditions), {"revoked_at": tx.now}) == 1
+def live(tx: Tx, token_id: str) -> Token | None:
+    """A token of the caller's user that is not revoked."""
+    row = tx.one(select(*_COLUMNS).where(tokens.c.revoked_at.is_(None), *_own(tx, tokens, token_id)))
+    return None if row is None else record(Token, row)
+
+
+def revoke(tx: Tx, token_id: str) -> None:
+    tx.write(update(tokens).where(*_own(tx, tokens, token_id)), {"revoked_at": tx.now})
 
 
 def touch(tx: Tx, token_id: str) -> None:
-    tx.write(_TOUCH, {"token_id": token_id, "used_at": tx.now})
+    tx.write(update(tokens).where(*_own(tx, tokens, token_id)), {"last_used_at": tx.now})
 
 
 def add_session(tx: Tx, session: McpSession) -> None:
@@ -54,16 +53,16 @@ def add_session(tx: Tx, session: McpSession) -> None:
 
 
 def session(tx: Tx, session_id: str) -> McpSession | None:
-    row = tx.one(_SESSION, session_id=session_id)
+    row = tx.one(select(mcp_sessions).where(*_own(tx, mcp_sessions, session_id)))
     return None if row is None else record(McpSession, row)
 
 
 def session_seen(tx: Tx, session_id: str) -> None:
-    tx.write(_SEEN, {"session_id": session_id, "seen_at": tx.now})
+    tx.write(update(mcp_sessions).where(*_own(tx, mcp_sessions, session_id)), {"last_seen_at": tx.now})
 
 
 def remove_session(tx: Tx, session_id: str) -> None:
-    tx.write(delete(mcp_sessions).where(mcp_sessions.c.id == session_id), {})
+    tx.write(delete(mcp_sessions).where(*_own(tx, mcp_sessions, session_id)), {})
 
 
 def expire_sessions(tx: Tx, before: int) -> int:

@@ -1,7 +1,7 @@
 """What a transaction body gets: the connection, the caller's scope, the clock and the events it leaves."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import BindParameter, Table, bindparam, false, or_, select
 from sqlalchemy.engine import Connection, CursorResult, Row
@@ -10,8 +10,10 @@ from sqlalchemy.sql import ColumnElement, Executable
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.ids import now_us
 from quarterdeck.events import Draft
+from quarterdeck.store.kept import Kept, find
 from quarterdeck.store.schema import tasks
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # Which filters a statement carries: (all users, one project, one task). Statements are built once a shape.
@@ -33,7 +35,7 @@ def within(table: Table, shape: Shape, *, anchored: bool = False) -> list[Column
         conditions.append(table.c.user_id == bindparam("caller_user"))
     if anchored:
         return conditions
-    own_project = table.c.get("project_id")
+    own_project = table.c.id if table.name == "projects" else table.c.get("project_id")
     if project:
         conditions.append(false() if own_project is None else own_project == bindparam("caller_project"))
     if task:
@@ -72,14 +74,25 @@ class Tx:
 
     def write(self, statement: Executable, params: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
         """Run an INSERT, UPDATE or DELETE; how many rows it touched."""
+        if (kept := self._kept(statement)) is not None:
+            return kept.write(self.conn, params)
+        if isinstance(params, Mapping):
+            params = {**self.scope, **params}
         result: CursorResult[Any] = self.conn.execute(statement, params)
         return result.rowcount
 
     def one(self, statement: Executable, **params: Any) -> Row[Any] | None:
+        if (kept := self._kept(statement)) is not None:
+            return next(iter(kept.rows(self.conn, {**self.scope, **params})), None)
         return self.conn.execute(statement, {**self.scope, **params}).one_or_none()
 
     def all(self, statement: Executable, **params: Any) -> Sequence[Row[Any]]:
+        if (kept := self._kept(statement)) is not None:
+            return kept.rows(self.conn, {**self.scope, **params})
         return self.conn.execute(statement, {**self.scope, **params}).all()
+
+    def _kept(self, statement: Executable) -> Kept | None:
+        return find(statement) if self.dialect == "sqlite" else None
 
     def emit(
         self,
@@ -110,3 +123,17 @@ class Tx:
 def record(kind: Callable[..., T], row: Row[Any]) -> T:
     """A row as the record of its columns."""
     return kind(*row)
+
+
+def with_arguments(
+    body: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
+) -> Callable[[Tx], T]:
+    """The body as a function of its `Tx` alone."""
+
+    def run(tx: Tx) -> T:
+        try:
+            return body(tx, *args, **kwargs)
+        except StopIteration as error:  # a future cannot carry it: its caller would wait for ever
+            raise RuntimeError("a transaction body raised StopIteration") from error
+
+    return run

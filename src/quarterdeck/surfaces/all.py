@@ -1,7 +1,9 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
-from quarterdeck.surfaces import orchestrator, plans, work_sessions
+from quarterdeck.surfaces import content, orchestrator, plans, templates, work_sessions
 from quarterdeck.surfaces.table import Surface, union
+
+_PLANS = (*plans.TOOLS, *work_sessions.TOOLS, *templates.TOOLS, *content.TOOLS)
 
 PLANS = Surface(
     name="plans",
@@ -10,7 +12,7 @@ PLANS = Surface(
         "Plans in phases whose tasks are the board's own. Log your work in a session; session_handoff and "
         "session_continue pass it on; session_replay tells what was done."
     ),
-    tools={tool.name: tool for tool in (*plans.TOOLS, *work_sessions.TOOLS)},
+    tools={tool.name: tool for tool in _PLANS},
     word=plans.word,
 )
 

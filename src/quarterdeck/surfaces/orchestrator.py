@@ -11,7 +11,7 @@ from quarterdeck.domain.classify import classify
 from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.domain.ids import iso, now_us
 from quarterdeck.domain.models import select_model as model_for
-from quarterdeck.domain.records import Decision, Pattern, Task, Transition
+from quarterdeck.domain.records import Decision, Pattern, Task, Transition, as_dict
 from quarterdeck.domain.states import Action, Priority, Status
 from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text, Title
 from quarterdeck.surfaces.table import Call, Surface, tool
@@ -306,16 +306,16 @@ def task_row(task: Task) -> Row:
 
 
 def transition_row(transition: Transition) -> Row:
-    return {**asdict(transition), "created_at": iso(transition.created_at)}
+    return {**as_dict(transition), "created_at": iso(transition.created_at)}
 
 
 def decision_row(decision: Decision) -> Row:
-    return {**asdict(decision), "created_at": iso(decision.created_at)}
+    return {**as_dict(decision), "created_at": iso(decision.created_at)}
 
 
 def pattern_row(pattern: Pattern) -> Row:
     return {
-        **asdict(pattern),
+        **as_dict(pattern),
         "created_at": iso(pattern.created_at),
         "updated_at": iso(pattern.updated_at),
     }

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeVar
 
 import structlog
@@ -13,7 +13,7 @@ from quarterdeck.core import audit
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.callers import Caller, Profile
-from quarterdeck.domain.errors import Denied, Invalid, QuarterdeckError, UnknownTool
+from quarterdeck.domain.errors import Denied, QuarterdeckError, UnknownTool
 from quarterdeck.surfaces.schema import Args, json_schema, merged, parse
 
 Kind = Literal["read", "write", "destructive"]
@@ -194,9 +194,9 @@ class Desk:
         """The MCP result of one call; a refusal is a result too, with `isError` and the surface's body."""
         began = time.perf_counter()
         found, word = self.surface.find(name, arguments)
-        caller = replace(caller, tool=f"{self.surface.name}.{name}"[:200])
+        caller = _using(caller, f"{self.surface.name}.{name}"[:200])
         try:
-            answer = await self._run(caller, found, name, arguments)
+            shown = result(await self._run(caller, found, name, arguments))
         except QuarterdeckError as error:
             if found is not None:
                 self._observe(self.surface.name, name, error.code, time.perf_counter() - began)
@@ -209,7 +209,7 @@ class Desk:
             broken = QuarterdeckError("something broke on our side", hint="the log of the core says more")
             return result(word(broken), error=True)
         self._observe(self.surface.name, name, "ok", time.perf_counter() - began)
-        return result(answer)
+        return shown
 
     async def _run(self, caller: Caller, found: Tool | None, name: str, arguments: dict[str, Any]) -> Answer:
         # First, so that a flood of refused calls is held back as well.
@@ -221,6 +221,11 @@ class Desk:
         args = parse(found.args, arguments)
         found.check(caller, args)
         return await found.run(Call(self.core, caller), args)
+
+
+@lru_cache(maxsize=1024)
+def _using(caller: Caller, tool: str) -> Caller:
+    return replace(caller, tool=tool)
 
 
 Observer = Callable[[str, str, str, float], None]
@@ -238,19 +243,11 @@ def encoded(shown: dict[str, Any]) -> str:
     """A result as JSON; the answer in it is its own text, so it is not encoded a second time."""
     text: str = shown["content"][0]["text"]
     structure = text if text.startswith("{") else f'{{"result":{text}}}'
+    # JSON text has no control characters, so these two are all that a string of it has to escape.
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
     flag = "true" if shown["isError"] else "false"
-    return (
-        f'{{"content":[{{"type":"text","text":{encode(text)}}}],'
-        f'"isError":{flag},"structuredContent":{structure}}}'
-    )
+    content = f'[{{"type":"text","text":"{quoted}"}}]'
+    return f'{{"content":{content},"isError":{flag},"structuredContent":{structure}}}'
 
 
 encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def arguments_of(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and arguments of a `tools/call`; a malformed envelope is Invalid."""
-    name, arguments = params.get("name"), params.get("arguments")
-    if not isinstance(name, str) or not isinstance(arguments, dict | None):
-        raise Invalid("tools/call needs a name and an object of arguments")
-    return name, arguments or {}

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AliasChoices, Field
 
-from quarterdeck.core import plans, templates
+from quarterdeck.core import templates
 from quarterdeck.domain.templates import Rendered, Variable
 from quarterdeck.surfaces.plans import Slug, created_row
 from quarterdeck.surfaces.schema import Args, Label, Row, Title

@@ -1,0 +1,106 @@
+"""A small MCP client: one connection, one bearer token, the stateless era of the protocol."""
+
+import http.client
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from quarterdeck import __version__
+from quarterdeck.domain.errors import QuarterdeckError, Unavailable
+
+PROTOCOL = "2026-07-28"
+_META = {
+    "io.modelcontextprotocol/protocolVersion": PROTOCOL,
+    "io.modelcontextprotocol/clientInfo": {"name": "quarterdeck-cli", "version": __version__},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+class Refused(Exception):
+    """A tool said no; `body` is what it answered."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        super().__init__(str(body.get("error", "refused")))
+        self.body = body
+
+
+class Connection:
+    """A kept-alive HTTP connection to a core. Not for two threads at once."""
+
+    def __init__(self, url: str, token: str | None = None, *, timeout: float = 30.0) -> None:
+        address = urlsplit(url)
+        self._http = http.client.HTTPConnection(address.hostname or "", address.port, timeout=timeout)
+        self._bearer = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def request(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """The status and the JSON of an answer. Nothing is sent twice.
+
+        Raises Unavailable when no answer came: the core may have done what was asked, or not.
+        """
+        status, text = self.text(method, path, None if body is None else json.dumps(body), headers)
+        try:
+            return status, json.loads(text or "null")
+        except ValueError as error:
+            raise QuarterdeckError(f"{path} was answered with HTTP {status} and no JSON") from error
+
+    def text(
+        self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        """The status and the text of an answer; otherwise as `request`."""
+        fields = {"Content-Type": "application/json", **self._bearer, **(headers or {})}
+        try:
+            self._http.request(method, path, body, fields)
+            with self._http.getresponse() as response:
+                return response.status, response.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            self._http.close()
+            raise Unavailable(f"no answer from {self._http.host}:{self._http.port}") from error
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class McpClient:
+    """Calls tools as the user of a token."""
+
+    def __init__(self, url: str, token: str, *, path: str = "/mcp") -> None:
+        self._connection = Connection(url, token)
+        self._path = path
+        self._ids = itertools.count(1)
+
+    def call(self, tool: str, /, **arguments: Any) -> Any:
+        """What a tool answers; its refusal is raised as Refused."""
+        result = self._send("tools/call", {"name": tool, "arguments": arguments}, {"Mcp-Name": tool})
+        body = json.loads(result["content"][0]["text"])
+        if result["isError"]:
+            raise Refused(body)
+        return body
+
+    def tools(self) -> list[str]:
+        """The names of the tools that this caller may use."""
+        return [tool["name"] for tool in self._send("tools/list", {}, {})["tools"]]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(self, method: str, params: dict[str, Any], headers: dict[str, str]) -> Any:
+        message = {
+            "jsonrpc": "2.0",
+            "id": next(self._ids),
+            "method": method,
+            "params": {**params, "_meta": _META},
+        }
+        fields = {
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": PROTOCOL,
+            "Mcp-Method": method,
+            **headers,
+        }
+        status, answer = self._connection.request("POST", self._path, message, fields)
+        if status != 200 or "result" not in answer:
+            raise QuarterdeckError(f"{method} was answered with HTTP {status}: {json.dumps(answer)[:300]}")
+        return answer["result"]

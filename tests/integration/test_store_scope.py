@@ -1,0 +1,193 @@
+"""Whose rows a caller reaches: every function of the store that takes an id, asked for another's."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy import text as sql
+
+from quarterdeck import store
+from quarterdeck.domain.callers import SYSTEM, Caller
+from quarterdeck.domain.records import Decision, McpSession, Pattern, Token, Transition
+from quarterdeck.store import memory, tasks, tokens
+from quarterdeck.store.db import Database
+from quarterdeck.store.schema import metadata
+from quarterdeck.store.tx import Tx
+from tests.store import ANN, BOB, new_task, opened
+
+ADMIN = Caller(None, "maintainer", everyone=True)
+NOBODY = Caller(None, "maintainer")
+VECTOR = memory.Vector("decision", "decision", "ann", b"\0\0\x80?")
+
+CASES: dict[str, Callable[[Tx], Any]] = {
+    "tasks.get": lambda tx: tasks.get(tx, "task"),
+    "tasks.change": lambda tx: tasks.change(tx, "task", {"title": "changed"}),
+    "tasks.remove": lambda tx: tasks.remove(tx, "task"),
+    "tasks.children": lambda tx: tasks.children(tx, "task", 10),
+    "tasks.history": lambda tx: tasks.history(tx, "task"),
+    "tasks.project_exists": lambda tx: tasks.project_exists(tx, "project"),
+    "memory.get_decision": lambda tx: memory.get_decision(tx, "decision"),
+    "memory.set_outcome": lambda tx: memory.set_outcome(tx, "decision", "changed"),
+    "memory.decisions_of": lambda tx: memory.decisions_of(tx, "task"),
+    "memory.decisions_by_id": lambda tx: memory.decisions_by_id(tx, ["decision"]),
+    "memory.get_pattern": lambda tx: memory.get_pattern(tx, "pattern"),
+    "memory.set_use": lambda tx: memory.set_use(tx, "pattern", 1, 1.0, 9),
+    "memory.patterns_by_id": lambda tx: memory.patterns_by_id(tx, ["pattern"]),
+    "memory.vectors_of": lambda tx: memory.vectors_of(tx, "m", [("pattern", "pattern")]),
+    "memory.unembedded": lambda tx: memory.unembedded(tx, "m", 9, [("decision", "decision")]),
+    "memory.put_vectors": lambda tx: memory.put_vectors(tx, "m", [VECTOR]),
+    "tokens.live": lambda tx: tokens.live(tx, "token"),
+    "tokens.revoke": lambda tx: tokens.revoke(tx, "token"),
+    "tokens.touch": lambda tx: tokens.touch(tx, "token"),
+    "tokens.session": lambda tx: tokens.session(tx, "session"),
+    "tokens.session_seen": lambda tx: tokens.session_seen(tx, "session"),
+    "tokens.remove_session": lambda tx: tokens.remove_session(tx, "session"),
+}
+# The caller's own whatever it is bound to: how it came in, and what its user knows.
+NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {"memory.patterns_by_id"}
+# Rows that hang on a task, and the task itself.
+OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.project_exists"} | {
+    "memory.get_decision",
+    "memory.set_outcome",
+    "memory.decisions_of",
+    "memory.decisions_by_id",
+    "memory.unembedded",
+    "memory.put_vectors",
+}
+# Tested with the search that is its only use.
+ELSEWHERE = {"pgvector.lacking"}
+
+
+def fill(tx: Tx) -> None:
+    """One of everything that is ann's, with ids that are easy to guess."""
+    row = "insert into projects values ('project', 'ann', 'p', '', 1, 1), ('other', 'ann', 'p', '', 1, 1)"
+    tx.conn.execute(sql(row))
+    tasks.add(tx, new_task(id="task", project_id="project"))
+    tasks.add(tx, new_task(id="child", parent_task_id="task", project_id="project"))
+    tasks.add(tx, new_task(id="stray"))
+    tasks.add_transition(tx, Transition("t", "task", None, "pending", None, None, 1))
+    memory.add_decision(tx, Decision("decision", "ann", "task", "c", "d", None, None, ["x"], 1))
+    memory.add_pattern(tx, Pattern("pattern", "ann", "n", None, {}, {}, 0.0, 0, 1, 1))
+    memory.put_vectors(tx, "m", [replace(VECTOR, kind="pattern", row_id="pattern")])
+    token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None)
+    tokens.add(tx, token, "digest")
+    tokens.add_session(tx, McpSession("session", "ann", "board", {}, 1, 1))
+
+
+class Done(Exception):
+    """Ends a body, so that nothing of it stays."""
+
+
+def reach(tx: Tx, case: Callable[[Tx], Any]) -> None:
+    def everything() -> list[Any]:
+        return [tx.conn.execute(select(table)).all() for table in metadata.sorted_tables]
+
+    before = everything()
+    found = case(tx)
+    raise Done(bool(found) or everything() != before)
+
+
+async def reached(db: Database, caller: Caller) -> set[str]:
+    """The functions by which the caller saw or changed something."""
+    names = set()
+    for name, case in CASES.items():
+        with pytest.raises(Done) as done:
+            await db.tx(caller, reach, case)
+        if done.value.args[0]:
+            names.add(name)
+    return names
+
+
+def test_every_function_with_an_id_is_asked() -> None:
+    with_an_id = set()
+    for module in pkgutil.iter_modules(store.__path__):
+        loaded = importlib.import_module(f"quarterdeck.store.{module.name}")
+        for name, function in inspect.getmembers(loaded, inspect.isfunction):
+            takes = [*inspect.signature(function).parameters]
+            public = not name.startswith("_") and function.__module__ == loaded.__name__
+            ids = {"ids", "keys"}.intersection(takes) or any(each.endswith("_id") for each in takes)
+            if public and takes[:1] == ["tx"] and ids:
+                with_an_id.add(f"{module.name}.{name}")
+    assert with_an_id - CASES.keys() - ELSEWHERE == set()
+
+
+def test_a_user_reaches_nothing_of_another_and_the_admin_everything(database_url: str) -> None:
+    async def run() -> None:
+        async with opened(database_url) as db:
+            await db.tx(ANN, fill)
+            assert await reached(db, BOB) == set()
+            assert await reached(db, NOBODY) == set()
+            assert await reached(db, ANN) == CASES.keys()
+            assert await reached(db, ADMIN) == CASES.keys()
+
+    asyncio.run(run())
+
+
+def test_a_bound_caller_reaches_what_it_is_bound_to_and_no_table_without_that_column(
+    database_url: str,
+) -> None:
+    async def run() -> None:
+        async with opened(database_url) as db:
+            await db.tx(ANN, fill)
+            for bound, expected in (
+                (replace(ANN, task_id="task"), OF_A_TASK),
+                (replace(ANN, task_id="stray"), set()),
+                (replace(ANN, task_id="nowhere"), set()),
+                (
+                    replace(ANN, project_id="project"),
+                    {"tasks.project_exists", "memory.decisions_of"}
+                    | {name for name in OF_A_TASK if name.startswith("tasks.")},
+                ),
+                (replace(ANN, project_id="other"), set()),
+                (replace(ANN, project_id="other", task_id="task"), set()),
+            ):
+                assert await reached(db, bound) - NOT_BOUND == expected
+            assert await reached(db, replace(BOB, task_id="task")) == set()
+            assert await reached(db, replace(BOB, project_id="project")) == set()
+
+    asyncio.run(run())
+
+
+def test_lists_and_searches_hold_the_callers_rows_only(database_url: str) -> None:
+    def listed(tx: Tx) -> list[set[str]]:
+        return [
+            {task.id for task in tasks.newest(tx, 50, {})},
+            {task.id for task in tasks.newest(tx, 50, {"status": "pending"})},
+            {decision.id for decision in memory.decisions_like(tx, "d", 50, None)},
+            memory.tagged(tx, ["x"]),
+            {pattern.id for pattern in memory.patterns_like(tx, "n", 50)},
+            {token.id for token in tokens.newest(tx, 50)},
+            set(memory.ranked(tx, "pattern", "word")[0]),
+        ]
+
+    async def run() -> None:
+        async with opened(database_url) as db:
+            await db.tx(ANN, fill)
+            named = Pattern("worded", "ann", "word n", None, {}, {}, 0.0, 0, 1, 1)
+            await db.tx(ANN, memory.add_pattern, named)
+            everything = [
+                {"task", "child", "stray"},
+                {"task", "child", "stray"},
+                {"decision"},
+                {"decision"},
+                {"pattern", "worded"},
+                {"token"},
+                {"worded"},
+            ]
+            assert await db.read(ANN, listed) == everything
+            assert await db.read(SYSTEM, listed) == everything
+            assert await db.read(BOB, listed) == [set()] * 7
+            of_project = await db.read(replace(ANN, project_id="project"), listed)
+            assert of_project[:4] == [{"task", "child"}, {"task", "child"}, set(), set()]
+            of_task = await db.read(replace(ANN, task_id="task"), listed)
+            assert of_task[:4] == [{"task"}, {"task"}, {"decision"}, {"decision"}]
+
+    asyncio.run(run())
