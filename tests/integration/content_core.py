@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import SecretStr
 
 from quarterdeck.config import BreakerSettings, ContentSettings, DatabaseSettings, SearchSettings, Settings
@@ -61,6 +62,20 @@ def batch_text(*slugs: str) -> str:
 def put_batch(folder: Path, batch_id: str, *slugs: str) -> None:
     (folder / "batches").mkdir(exist_ok=True)
     (folder / "batches" / f"{batch_id}.md").write_text(batch_text(*slugs))
+
+
+def asked_for(server: ModelServer) -> list[str]:
+    """The slugs of a batch's articles in the order in which the server was asked for them."""
+    lines = (line for asked in server.requests for line in asked.prompt.splitlines())
+    return [line.removeprefix("Title: About ") for line in lines if line.startswith("Title: About ")]
+
+
+def set_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every provider has a key, and no proxy stands between the core and the server."""
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
 
 
 async def ended(core: Core, caller: Caller, run: batches.Run) -> batches.Run:

@@ -12,29 +12,25 @@ import yaml
 
 from quarterdeck.config import BreakerSettings
 from quarterdeck.core import batches, content
-from quarterdeck.core.content_runner import ContentRunner, held
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import SYSTEM
-from quarterdeck.domain.errors import Conflict, Invalid, NotFound
-from quarterdeck.domain.ids import now_us
-from quarterdeck.domain.jobs import MAX_ATTEMPTS
-from quarterdeck.domain.records import Job
-from quarterdeck.store import content as rows
-from quarterdeck.store import jobs, log
-from quarterdeck.store.tx import Tx
+from quarterdeck.domain.errors import Invalid, NotFound
+from quarterdeck.store import log
 from tests.integration.content_core import (
     ANN,
     ARTICLE,
     BOB,
     KEYS,
     LOCAL,
+    asked_for,
     batch_text,
     content_core,
     ended,
     put_batch,
+    set_keys,
     until,
 )
-from tests.model_server import Asked, ModelServer, Reply
+from tests.model_server import ModelServer, Reply
 
 THREE = ("alpha", "beta", "gamma")
 
@@ -48,19 +44,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-
-
-def asked_for(server: ModelServer) -> list[str]:
-    """The slugs of the articles that were asked for, in order."""
-    return [_slug(asked) for asked in server.requests]
-
-
-def _slug(asked: Asked) -> str:
-    return next(line.removeprefix("Title: About ") for line in asked.prompt.splitlines() if "Title: " in line)
+    set_keys(monkeypatch)
 
 
 async def events(core: Core, kind: str) -> int:
@@ -324,222 +308,5 @@ def test_a_disk_that_refuses_drafts_costs_the_files_only(server: ModelServer, tm
         async with content_core(tmp_path, server) as core:
             done = await ended(core, LOCAL, await batches.start(core, LOCAL, "first"))
             assert done.job.state == "SUCCEEDED"
-
-    asyncio.run(run())
-
-
-async def _claimed(core: Core, worker: str, lease_us: int) -> Job:
-    job = await core.db.tx(SYSTEM, jobs.claim, batches.KIND, worker, now_us() + lease_us)
-    assert job is not None
-    return job
-
-
-def test_a_core_that_stops_gives_the_job_back_and_the_next_goes_on(
-    server: ModelServer, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_batch(tmp_path, "first", *THREE)
-    gate = threading.Event()
-    server.script("gemini", Reply(ARTICLE), Reply(ARTICLE, gate=gate))
-
-    async def stop_in_the_middle() -> None:
-        async with content_core(tmp_path, server, database_url=database_url) as core:
-            await batches.start(core, ANN, "first")
-            await until(lambda: len(server.requests) == 2)
-
-    async def go_on() -> None:
-        async with content_core(tmp_path, server, database_url=database_url) as core:
-            [left] = (await batches.status(core, ANN)).runs
-            done = await ended(core, ANN, left)
-            assert (done.job.state, done.job.attempt) == ("SUCCEEDED", 1), "giving back is no lost attempt"
-            assert (await content.usage(core, ANN, "day")).total.requests == 3
-
-    monkeypatch.setitem(ContentRunner.__init__.__kwdefaults__, "grace_seconds", 0.2)
-    asyncio.run(stop_in_the_middle())
-    gate.set()
-    asyncio.run(go_on())
-    assert asked_for(server) == ["alpha", "beta", "beta", "gamma"]
-
-
-def test_an_article_in_flight_is_finished_before_a_core_stops(server: ModelServer, tmp_path: Path) -> None:
-    put_batch(tmp_path, "first", *THREE)
-    server.script("gemini", Reply(ARTICLE, delay=0.5))
-
-    async def run() -> None:
-        async with content_core(tmp_path, server) as core:
-            await batches.start(core, ANN, "first")
-            await until(lambda: len(server.requests) == 1)
-        async with content_core(tmp_path, server) as core:
-            [left] = (await batches.status(core, ANN)).runs
-            await ended(core, ANN, left)
-        assert asked_for(server) == list(THREE)
-
-    asyncio.run(run())
-
-
-def test_a_worker_that_lost_its_job_cannot_write_to_it(
-    server: ModelServer, tmp_path: Path, database_url: str
-) -> None:
-    put_batch(tmp_path, "first", *THREE)
-
-    async def run() -> None:
-        async with content_core(tmp_path, server, database_url=database_url) as core:
-            # The core's own runner is asleep for a minute: nothing wakes it but an event that says content.
-            queued = await core.db.tx(ANN, _quiet_job)
-            late = await _claimed(core, "late", -1)
-            assert (late.attempt, late.worker, late.state) == (1, "late", "RUNNING")
-            [lost] = await core.db.tx(SYSTEM, _stale)
-            assert (lost.id, lost.state) == (queued, "STALE")
-            fresh = await _claimed(core, "fresh", 60_000_000)
-            assert fresh.attempt == 2
-
-            def write(tx: Tx, job: Job) -> None:
-                held(tx, job)
-                rows.change_item(tx, rows.items_of(tx, job.id)[0], {"status": "completed", "content": "x"})
-
-            with pytest.raises(Conflict):
-                await core.db.tx(SYSTEM, write, late)
-            assert (await core.db.read(SYSTEM, rows.items_of, queued))[0].status == "pending"
-            await core.db.tx(SYSTEM, write, fresh)
-            assert (await core.db.read(SYSTEM, rows.items_of, queued))[0].status == "completed"
-
-    asyncio.run(run())
-
-
-def _quiet_job(tx: Tx) -> str:
-    made = batches._queue(tx, "ann", {"type": "articles", "provider": "gemini"}, [("alpha", "Alpha", None)])
-    tx.drafts.clear()
-    return made.job.id
-
-
-def _stale(tx: Tx) -> list[Job]:
-    gone = jobs.lapsed(tx, batches.KIND, now_us())
-    return [jobs.change(tx, job, {"state": "STALE", "worker": None}) for job in gone]
-
-
-def test_a_job_whose_worker_went_away_is_adopted_when_its_lease_ends(
-    server: ModelServer, tmp_path: Path, database_url: str
-) -> None:
-    put_batch(tmp_path, "first", *THREE)
-
-    async def run() -> None:
-        async with content_core(tmp_path, server, database_url=database_url) as core:
-            queued = await batches.start(core, ANN, "first")
-            await ended(core, ANN, queued)
-
-            def back(tx: Tx) -> None:
-                job = jobs.get(tx, queued.job.id)
-                assert job is not None
-                gone = {"state": "RUNNING", "worker": "gone", "lease_until": now_us() + 300_000}
-                jobs.change(tx, job, gone)
-                rows.change_item(tx, rows.items_of(tx, job.id)[2], {"status": "pending", "content": None})
-
-            await core.db.tx(SYSTEM, back)
-            runner = ContentRunner(core, lease_seconds=0.5, heartbeat_seconds=0.1)
-            runner.start()
-            done = await ended(core, ANN, queued)
-            assert (done.job.state, done.job.attempt) == ("SUCCEEDED", 2)
-            assert asked_for(server) == [*THREE, "gamma"]
-            await runner.close()
-
-    asyncio.run(run())
-
-
-def test_a_heartbeat_keeps_a_long_article_from_being_taken(
-    server: ModelServer, tmp_path: Path, database_url: str
-) -> None:
-    put_batch(tmp_path, "first", "alpha")
-    server.script("gemini", Reply(ARTICLE, delay=1.5))
-
-    async def run() -> None:
-        async with content_core(tmp_path, server, database_url=database_url) as core:
-            runners = [ContentRunner(core, lease_seconds=0.5, heartbeat_seconds=0.1) for _ in range(3)]
-            for runner in runners:
-                runner.start()
-            done = await ended(core, ANN, await batches.start(core, ANN, "first"))
-            assert (done.job.state, done.job.attempt) == ("SUCCEEDED", 1)
-            assert len(server.requests) == 1
-            for runner in runners:
-                await runner.close()
-
-    asyncio.run(run())
-
-
-def test_a_job_that_is_taken_away_ends_the_work_but_not_the_bill(server: ModelServer, tmp_path: Path) -> None:
-    put_batch(tmp_path, "first", *THREE)
-    gate = threading.Event()
-    server.script("gemini", Reply(ARTICLE, gate=gate))
-
-    async def run() -> None:
-        async with content_core(tmp_path, server) as core:
-            queued = await batches.start(core, ANN, "first")
-            await until(lambda: len(server.requests) == 1)
-
-            def cancel(tx: Tx) -> None:
-                job = jobs.get(tx, queued.job.id)
-                assert job is not None
-                jobs.change(tx, job, {"state": "CANCELED", "finished_at": tx.now})
-
-            await core.db.tx(SYSTEM, cancel)
-            gate.set()
-            async with asyncio.timeout(30):
-                while (await content.usage(core, ANN, "day")).total.requests < 1:
-                    await asyncio.sleep(0.02)
-            [shown] = (await batches.batch_status(core, ANN, "first")).runs
-            assert (shown.job.state, shown.counts) == ("CANCELED", {"pending": 3})
-            assert len(server.requests) == 1
-
-    asyncio.run(run())
-
-
-def test_a_job_that_loses_worker_after_worker_is_given_up(server: ModelServer, tmp_path: Path) -> None:
-    put_batch(tmp_path, "first", *THREE)
-
-    async def run() -> None:
-        async with content_core(tmp_path, server) as core:
-            queued = await batches.start(core, ANN, "first")
-            await ended(core, ANN, queued)
-
-            def lost_again(tx: Tx) -> None:
-                job = jobs.get(tx, queued.job.id)
-                assert job is not None
-                gone = {"state": "RUNNING", "worker": "gone", "lease_until": 0, "attempt": MAX_ATTEMPTS}
-                jobs.change(tx, job, gone)
-                rows.change_item(tx, rows.items_of(tx, job.id)[2], {"status": "pending", "content": None})
-
-            await core.db.tx(SYSTEM, lost_again)
-        async with content_core(tmp_path, server) as core:
-            given_up = await ended(core, ANN, queued)
-            assert (given_up.job.state, given_up.job.reason_code) == ("FAILED", "WORKER_LOST")
-            again = await ended(core, ANN, await batches.start(core, ANN, "first"))
-            assert again.job.state == "SUCCEEDED"
-        assert asked_for(server) == [*THREE, "gamma"]
-
-    asyncio.run(run())
-
-
-def test_a_draft_that_a_crash_left_unwritten_is_written_by_the_next_attempt(
-    server: ModelServer, tmp_path: Path
-) -> None:
-    put_batch(tmp_path, "first", *THREE)
-
-    async def run() -> None:
-        async with content_core(tmp_path, server) as core:
-            queued = await batches.start(core, LOCAL, "first")
-            await ended(core, LOCAL, queued)
-
-            def crashed(tx: Tx) -> None:
-                job = jobs.get(tx, queued.job.id)
-                assert job is not None
-                jobs.change(tx, job, {"state": "RUNNING", "worker": "gone", "lease_until": 0})
-                rows.change_item(tx, rows.items_of(tx, job.id)[2], {"status": "pending", "content": None})
-
-            await core.db.tx(SYSTEM, crashed)
-        drafts = tmp_path / "batches" / "first"
-        (drafts / "beta.md").unlink()
-        (drafts / "alpha.md").write_text("edited by hand")
-        async with content_core(tmp_path, server) as core:
-            await ended(core, LOCAL, queued)
-        assert ARTICLE in (drafts / "beta.md").read_text()
-        assert (drafts / "alpha.md").read_text() == "edited by hand"
 
     asyncio.run(run())

@@ -17,7 +17,7 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, Invalid, NotFound, RateLimited, Unavailable
 from quarterdeck.store import content as rows
-from tests.integration.content_core import ANN, ARTICLE, BOB, KEYS, content_core, ended, until
+from tests.integration.content_core import ANN, ARTICLE, BOB, content_core, ended, set_keys, until
 from tests.model_server import ModelServer, Reply
 
 
@@ -29,10 +29,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+    set_keys(monkeypatch)
 
 
 async def new_brief(core: Core, caller: Caller = ANN, **fields: Any) -> str:

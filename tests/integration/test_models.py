@@ -18,7 +18,7 @@ from quarterdeck.core.content import Sums
 from quarterdeck.core.context import Core
 from quarterdeck.domain.content import KEY_VARIABLES, PROVIDERS, Provider
 from quarterdeck.domain.errors import Invalid, QuarterdeckError, RateLimited, Unavailable
-from tests.integration.content_core import ANN, BOB, KEYS, content_core, until
+from tests.integration.content_core import ANN, BOB, KEYS, content_core, set_keys, until
 from tests.model_server import ModelServer, Reply
 
 PRICED = {"claude": 3.0 + 15.0, "gemini": 0.75 + 3.75, "openai": 0.75 + 4.5}
@@ -33,10 +33,7 @@ def server() -> Iterator[ModelServer]:
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
+    set_keys(monkeypatch)
 
 
 async def refused(core: Core, kind: type[QuarterdeckError], **options: Any) -> QuarterdeckError:

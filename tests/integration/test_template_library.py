@@ -1,6 +1,7 @@
 """The library on a real folder: overriding, live edits, broken files, and what must not be followed."""
 
 import os
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -75,6 +76,19 @@ def test_an_edit_is_used_at_once_even_when_neither_size_nor_time_tells(folder: P
     assert library.get("live").name == "b"
     write(folder, "live.yaml", GOOD.format(name="longer"))
     assert library.get("live").name == "longer"
+
+
+def test_an_edit_long_after_the_last_reading_is_used_at_once(folder: Path) -> None:
+    path = write(folder, "live.yaml", GOOD.format(name="a"))
+    library = Library(folder)
+    before = path.stat()
+    # By then the library trusts the file's times instead of reading it each time.
+    time.sleep(2.1)
+    assert library.get("live").name == "a"
+    assert library.get("live").name == "a"
+    write(folder, "live.yaml", GOOD.format(name="b"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert library.get("live").name == "b"
 
 
 def test_an_old_file_that_is_replaced_is_read_again(folder: Path, tmp_path: Path) -> None:

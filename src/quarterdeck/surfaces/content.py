@@ -15,7 +15,7 @@ from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text
 from quarterdeck.surfaces.table import Call, Tool, tool
 
 BriefTitle = Annotated[str, Field(min_length=1, max_length=255)]
-Words = Annotated[int, Field(ge=50, le=10_000)]
+Words = Annotated[int, Field(ge=10, le=10_000)]
 _PAGE = 20
 
 
