@@ -441,7 +441,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--identity", help="kagan (the safe lane) or kagan_admin")
     session = parser.add_mutually_exclusive_group()
     session.add_argument("--session-id", help="a label for the audit; task:<id> binds to that task")
-    session.add_argument("--task", dest="session_id", type="task:{}".format, help="bind to this task")
+    session.add_argument("--task", dest="session_id", type="task:{}".format, metavar="ID", help="bind to it")
     parser.add_argument("--data-dir", help="where everything is kept")
     for descriptor in (0, 1):
         with suppress(OSError):

@@ -12,7 +12,7 @@ from tests.conformance.conftest import Node
 from tests.conformance.token_proxy import token_proxy
 from tests.integration.own_core import Core
 
-SUITE = "@modelcontextprotocol/conformance/dist/index.js"
+SUITE = ".bin/conformance"
 EXPECTED = Path(__file__).with_name("expected-failures.yaml")
 
 # The rest of the suite calls tools, resources and prompts of its own example server.

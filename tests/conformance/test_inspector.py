@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.conftest import Node
 from tests.integration.own_core import Core
 
-INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+INSPECTOR = ".bin/mcp-inspector"
 NO_AUTHORIZATION, TOOL_FAILED = 3, 5
 
 

@@ -82,33 +82,37 @@ import alembic.command
 from quarterdeck.store import postgres, sqlite
 from tests.store import opened
 
-async def main():
-    async with opened(sys.argv[1]):
+async def start(url):
+    async with opened(url):
         pass
 
-print("ready", flush=True)
-sys.stdin.readline()
-asyncio.run(main())
+for url in sys.argv[1:]:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    asyncio.run(start(url))
 """
 
 
-def test_processes_that_migrate_at_once_do_not_disturb_each_other(empty_url: str) -> None:
-    command = [sys.executable, "-c", STARTS_ON_A_SIGN, empty_url]
+def test_two_processes_that_migrate_at_once_do_not_disturb_each_other(empty_url: str) -> None:
+    urls = [empty_url, *(f"{empty_url}-{number}" for number in range(9) if empty_url.startswith("sqlite"))]
+    command = [sys.executable, "-c", STARTS_ON_A_SIGN, *urls]
     pipe = subprocess.PIPE
     processes = [
         subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
-        for _ in range(4)
+        for _ in range(2)
     ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("now\n")
-        process.stdin.flush()
+    for _ in urls:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("now\n")
+            process.stdin.flush()
     said = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, said
-    assert ask(empty_url, "select version_num from alembic_version") == [(HEAD,)]
+    assert [process.returncode for process in processes] == [0] * 2, said
+    for url in urls:
+        assert ask(url, "select version_num from alembic_version") == [(HEAD,)]
 
 
 def test_a_database_of_a_newer_version_is_refused_and_left_alone(empty_url: str, engine: Engine) -> None:

@@ -16,6 +16,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from tests.integration.own_core import ADMIN, Core
 from tests.mcp_client import Older, eventually
 from tests.postgres import Postgres
+from tests.store import ask
 
 SESSION = "mcp-session-id"
 PING = '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "ping", "arguments": {}}}'
@@ -44,6 +45,14 @@ def stream(core: Core, session: str, token: str, path: str = "/mcp") -> Iterator
     headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream", SESSION: session}
     with httpx2.stream("GET", core.url + path, headers=headers, trust_env=False, timeout=30) as response:
         yield response
+
+
+def kept(core: Core) -> set[str]:
+    """The sessions that a core would find after a restart."""
+    return {
+        str(row[0])
+        for row in ask(f"sqlite:///{core.data_dir / 'quarterdeck.db'}", "SELECT id FROM mcp_sessions")
+    }
 
 
 def session_of(client: Older) -> str:
@@ -184,13 +193,15 @@ def test_open_session_answers_under_the_id_that_its_client_knows(core: Core) -> 
 
 
 def test_idle_session_expires_and_one_with_an_open_stream_or_calls_does_not(tmp_path: Path) -> None:
-    with Core(tmp_path / "data", QUARTERDECK_SERVER__SESSION_IDLE_SECONDS="1") as core:
+    with Core(tmp_path / "data", QUARTERDECK_SERVER__SESSION_IDLE_SECONDS="2") as core:
         idle, busy, listening = core.older(), core.older(), core.older()
         with stream(core, session_of(listening), core.token) as response:
             assert response.status_code == 200
-            for _ in range(8):
+            for _ in range(10):
                 time.sleep(0.25)  # time is the point here: asking for the idle one would be a use of it
                 assert busy.call("ping").body["pong"]
+            eventually(lambda: idle.session not in kept(core))
+            assert {busy.session, listening.session} <= kept(core)
             assert listening.call("ping").body["pong"]
             assert send(core, "POST", idle.session, core.token).status_code == 404
             assert send(core, "GET", idle.session, core.token).status_code == 404
@@ -213,7 +224,7 @@ def test_two_cores_on_one_database_go_on_with_each_others_sessions(
         gone = two.older(token)
         assert send(one, "POST", gone.session, token).status_code == 200
         assert send(one, "DELETE", gone.session, token).status_code == 200
-        eventually(lambda: send(two, "POST", gone.session, token).status_code == 404, 2)
+        eventually(lambda: send(two, "POST", gone.session, token).status_code == 404, 3)
         one.kill9()
         client.url = f"{two.url}/mcp"
         assert len(client.call("task_list").body) == 4

@@ -299,7 +299,7 @@ def test_revocation_reaches_another_core_on_the_same_database(
             assert passes(one, minted["token"]) and passes(two, minted["token"])
             assert revoke(one, ADMIN, minted["id"]) == 200
             assert not passes(one, minted["token"])  # here at once, there as soon as it is heard of
-            eventually(partial(refuses, two, minted["token"]), 2)
+            eventually(partial(refuses, two, minted["token"]), 3)
 
 
 def test_command_line_mints_lists_and_revokes(core: Core) -> None:

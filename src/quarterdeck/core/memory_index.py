@@ -33,7 +33,7 @@ State = Literal["loading", "semantic", "fallback"]
 
 _BATCH = 32
 _PAGE = 5000
-_INDEXED_AT_ONCE = 500
+_AT_ONCE = 500
 _CANDIDATES = 50
 _CACHED_QUERIES = 1024
 _RETRY_SECONDS = 15.0
@@ -100,19 +100,22 @@ class InProcess:
 class InDatabase:
     """The index of pgvector, which every core of the database shares."""
 
-    def __init__(self, db: Database, model: str) -> None:
+    def __init__(self, db: Database, model: str, dim: int) -> None:
         self._db = db
         self._model = model
+        self._dim = dim
 
     async def catch_up(self) -> None:
         """See `Nearest`: what was stored before there was an index."""
-        while await self._index(None):
-            pass
+        await self.take(None)
+        await self._db.tx(SYSTEM, pgvector.index, self._model, self._dim)
 
-    async def take(self, keys: Sequence[rows.Key]) -> None:
+    async def take(self, keys: Sequence[rows.Key] | None) -> None:
         """See `Nearest`: what a core stored that started before there was an index."""
-        while await self._index(keys):
-            pass
+        after: rows.Key = ("decision", "")
+        while page := await self._db.read(SYSTEM, pgvector.lacking, self._model, after, _AT_ONCE, keys):
+            await self._db.tx(SYSTEM, pgvector.put, self._model, page)
+            after = (page[-1].kind, page[-1].row_id)
 
     async def put(self, vectors: Sequence[rows.Vector]) -> None:
         def body(tx: Tx) -> None:
@@ -124,12 +127,6 @@ class InDatabase:
         self, caller: Caller, kind: rows.Kind, query: "Floats", k: int, allowed: AbstractSet[str] | None
     ) -> list[tuple[str, float]]:
         return await self._db.read(caller, pgvector.nearest, kind, self._model, query.tolist(), k, allowed)
-
-    async def _index(self, keys: Sequence[rows.Key] | None) -> bool:
-        missing = await self._db.read(SYSTEM, pgvector.lacking, self._model, _INDEXED_AT_ONCE, keys)
-        if missing:
-            await self._db.tx(SYSTEM, pgvector.put, self._model, missing)
-        return bool(missing)
 
 
 class MemoryIndex:
@@ -303,8 +300,8 @@ class MemoryIndex:
 
 async def _nearest(db: Database, embedder: embedding.Embedder) -> Nearest:
     """The database's own index where it has one."""
-    if await db.tx(SYSTEM, pgvector.prepare, embedder.model, embedder.dim):
-        return InDatabase(db, embedder.model)
+    if await db.tx(SYSTEM, pgvector.prepare):
+        return InDatabase(db, embedder.model, embedder.dim)
     return InProcess(db, embedder.model, embedder.dim)
 
 

@@ -223,7 +223,7 @@ async def route(core: Core, caller: Caller, task_id: str, *, assign: bool) -> tu
             tx,
             Decision(
                 id=new_id(),
-                user_id=caller.user_id,
+                user_id=task.user_id,
                 task_id=task.id,
                 context=f"Routing task: {task.title}",
                 decision=f"Assigned to {chosen.agent.id} ({chosen.model}). {chosen.reasoning}",

@@ -74,6 +74,8 @@ async def mint(
         if project_id is not None and not project_exists(tx, project_id):
             raise NotFound(f"project {project_id} not found", field="project_id")
         expires = None if expires_in_s is None else tx.now + expires_in_s * 1_000_000
+        if caller.expires_at is not None:  # what a token mints ends with it
+            expires = min(expires or caller.expires_at, caller.expires_at)
         token = Token(new_id(), owner, name, profile, project_id, task_id, False, tx.now, expires, None, None)
         rows.add(tx, token, digest(plaintext))
         tx.emit("token.minted", token.id, name=name[:200], profile=profile, by=caller.actor)
@@ -118,10 +120,13 @@ async def revoke(core: Core, caller: Caller, token_id: str) -> None:
     await core.db.tx(caller, body)
 
 
+def _expired(caller: Caller) -> bool:
+    return caller.expires_at is not None and caller.expires_at <= now_us()
+
+
 @dataclass(slots=True)
 class _Seen:
     caller: Caller
-    expires_at: int | None
     checked: float
     touched: float
 
@@ -157,7 +162,7 @@ class Gatekeeper:
                 seen = self._remember(key, token, seen, now)
                 if revocations != self._revocations:  # it may be this one: look again at the next call
                     self._seen.pop(key, None)
-        if seen is None or (seen.expires_at is not None and seen.expires_at <= now_us()):
+        if seen is None or _expired(seen.caller):
             return None
         if now - seen.touched > _TOUCH_SECONDS:
             seen.touched = now
@@ -175,10 +180,11 @@ class Gatekeeper:
             project_id=token.project_id,
             task_id=token.task_id,
             unmetered=token.local,
+            expires_at=token.expires_at,
         )
         if len(self._seen) >= _CACHED:
             self._seen.clear()
-        fresh = _Seen(caller, token.expires_at, now, seen.touched if seen else float("-inf"))
+        fresh = _Seen(caller, now, seen.touched if seen else float("-inf"))
         self._seen[key] = fresh
         return fresh
 

@@ -9,6 +9,8 @@ Profile = Literal["viewer", "planner", "pair_worker", "operator", "maintainer"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 BOUND_CEILING: Profile = "pair_worker"
 
+_ID_LENGTH = 36
+
 # An identity lane is a ceiling that a client puts on itself.
 LANES: dict[str, Profile] = {"kagan": "pair_worker", "kagan_admin": "maintainer"}
 
@@ -40,6 +42,7 @@ class Caller:
     identity: str | None = None
     session: str | None = None
     tool: str = ""
+    expires_at: int | None = None
 
     @property
     def bound(self) -> bool:
@@ -73,6 +76,8 @@ class Caller:
         task_id = self.task_id
         if session is not None and session.startswith("task:"):
             wanted = session.removeprefix("task:")
+            if not 0 < len(wanted) <= _ID_LENGTH:
+                raise Invalid("the session names no task id", field="session-id", hint="task:<task id>")
             if task_id is not None and task_id != wanted:
                 raise Invalid("the token is bound to another task", field="session-id")
             task_id, kept = wanted, lower(kept, BOUND_CEILING)

@@ -285,6 +285,8 @@ class BatchItem:
     problems: list[str]
     error: str | None
     updated_at: int
+
+
 def as_dict(record: Any) -> dict[str, Any]:
     """The columns of a record by name. What they hold is shared, not copied."""
     return {name: getattr(record, name) for name in record.__slots__}

@@ -51,10 +51,9 @@ class Application:
             self.ready.clear()
 
     def leave(self) -> None:
-        """The end is near: wake whoever waits, end open streams; calls in flight go on."""
+        """The end is near: wake whoever waits; calls in flight go on."""
         if self.ready.is_set():
             self._core.bus.close()
-            self._sessions.close()
 
     async def _open(self, core: Core, lifetime: AsyncExitStack) -> None:
         body = self._settings.server.max_body_bytes
@@ -63,10 +62,8 @@ class Application:
         core.caches.append(gatekeeper.clear)
         core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
         self._core, self._gate = core, Gate(gatekeeper)
-        self._tokens, self._sessions = (
-            TokenRoutes(core, gatekeeper, body),
-            Sessions(core, body, self._metrics.adopted),
-        )
+        self._tokens = TokenRoutes(core, gatekeeper, body)
+        self._sessions = Sessions(core, body, self._metrics.adopted)
         self._endpoints: dict[str, Endpoint] = {}
         for name, surface in {"": UNION, **SURFACES}.items():
             self._endpoints[name] = Endpoint(Desk(core, surface, limit, self._metrics.observe), body)

@@ -111,6 +111,7 @@ def _run(
 
         def leave(number: int) -> None:
             shell.leave()
+            # Looked up only now: the library that serves event streams replaces it, to end them.
             server.handle_exit(number, None)
 
         for number in (signal.SIGINT, signal.SIGTERM):

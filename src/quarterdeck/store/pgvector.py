@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 import structlog
-from sqlalchemy import and_, column, select, table, text, tuple_
+from sqlalchemy import and_, column, literal, select, table, text, tuple_
 from sqlalchemy.exc import DBAPIError
 
 from quarterdeck.store.memory import Key, Kind, Vector
@@ -29,6 +29,7 @@ _TABLE = """
         FOREIGN KEY (kind, row_id) REFERENCES embeddings ON DELETE CASCADE
     )
 """
+_ONE_CORE = text("SELECT pg_advisory_xact_lock(:key)")
 _BY_USER = "CREATE INDEX IF NOT EXISTS ix_embedding_vectors_user_id ON embedding_vectors (user_id, kind)"
 _PUT = text("""
     INSERT INTO embedding_vectors (kind, row_id, user_id, model, v)
@@ -41,11 +42,11 @@ _SEARCHING = text("""
 """)
 
 
-def prepare(tx: Tx, model: str, dim: int) -> bool:
-    """Make what searching this model takes; False where there is no pgvector, or no right to create it."""
+def prepare(tx: Tx) -> bool:
+    """Make the table; False where there is no pgvector, or no right to create it."""
     if tx.dialect != "postgresql":
         return False
-    tx.one(text("SELECT pg_advisory_xact_lock(:key)"), key=_LOCK)
+    tx.one(_ONE_CORE, key=_LOCK)
     try:
         with tx.conn.begin_nested():
             tx.conn.execute(text("CREATE EXTENSION IF NOT EXISTS vector"))
@@ -54,20 +55,25 @@ def prepare(tx: Tx, model: str, dim: int) -> bool:
                 return False
             tx.conn.execute(text(_TABLE))
             tx.conn.execute(text(_BY_USER))
-            for kind in ("decision", "pattern"):
-                name = f"ix_embedding_vectors_{kind}_{re.sub(r'[^a-z0-9]', '_', model)}"
-                tx.conn.execute(
-                    text(
-                        f"CREATE INDEX IF NOT EXISTS {name} ON embedding_vectors "
-                        f"USING hnsw ({_typed(dim)} vector_cosine_ops) WHERE {_of(kind, model)}"
-                    )
-                )
     except DBAPIError as error:
         if error.connection_invalidated:
             raise
         logger.info("store.no_pgvector", reason=str(error.orig).partition("\n")[0])
         return False
     return True
+
+
+def index(tx: Tx, model: str, dim: int) -> None:
+    """Make the indexes of a model; over rows that are there already it takes a tenth of the time."""
+    tx.one(_ONE_CORE, key=_LOCK)
+    tx.one(text("SELECT set_config('maintenance_work_mem', '256MB', true)"))
+    for kind in ("decision", "pattern"):
+        name = f"ix_embedding_vectors_{kind}_{re.sub(r'[^a-z0-9]', '_', model)}"
+        statement = (
+            f"CREATE INDEX IF NOT EXISTS {name} ON embedding_vectors "
+            f"USING hnsw ({_typed(dim)} vector_cosine_ops) WHERE {_of(kind, model)}"
+        )
+        tx.conn.execute(text(statement))
 
 
 def put(tx: Tx, model: str, vectors: Sequence[Vector]) -> None:
@@ -88,8 +94,12 @@ def put(tx: Tx, model: str, vectors: Sequence[Vector]) -> None:
         )
 
 
-def lacking(tx: Tx, model: str, count: int, keys: Sequence[Key] | None = None) -> list[Vector]:
-    """Stored vectors of this model that the index does not hold; of `keys` alone when they are given."""
+def lacking(tx: Tx, model: str, after: Key, count: int, keys: Sequence[Key] | None = None) -> list[Vector]:
+    """Stored vectors of this model that the index does not hold, in the order of (kind, id) after a key.
+
+    Of `keys` alone when they are given.
+    """
+    key = tuple_(embeddings.c.kind, embeddings.c.row_id)
     joined = and_(
         _indexed.c.kind == embeddings.c.kind,
         _indexed.c.row_id == embeddings.c.row_id,
@@ -98,11 +108,13 @@ def lacking(tx: Tx, model: str, count: int, keys: Sequence[Key] | None = None) -
     statement = (
         select(*(embeddings.c[name] for name in Vector.__slots__))
         .outerjoin(_indexed, joined)
-        .where(embeddings.c.model == model, _indexed.c.row_id.is_(None), *within(embeddings, tx.shape))
+        .where(embeddings.c.model == model, key > tuple_(*map(literal, after)), _indexed.c.row_id.is_(None))
+        .where(*within(embeddings, tx.shape))
+        .order_by(embeddings.c.kind, embeddings.c.row_id)
         .limit(count)
     )
     if keys is not None:
-        statement = statement.where(tuple_(embeddings.c.kind, embeddings.c.row_id).in_(keys))
+        statement = statement.where(key.in_(keys))
     return [record(Vector, row) for row in tx.all(statement)]
 
 
@@ -119,8 +131,8 @@ def nearest(
     )
     tx.one(_SEARCHING)
     found = tx.all(statement, query=json.dumps(list(query)), k=k, allowed=list(allowed or ()))
-    scored = [(row.row_id, min(1.0, max(0.0, row.similarity))) for row in found]
-    return sorted(scored, key=lambda pair: (-pair[1], pair[0]))
+    best = sorted(found, key=lambda row: (-row.similarity, row.row_id))
+    return [(row.row_id, min(1.0, max(0.0, row.similarity))) for row in best]
 
 
 def _typed(dim: int) -> str:

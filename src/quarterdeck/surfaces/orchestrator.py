@@ -13,7 +13,7 @@ from quarterdeck.domain.ids import iso, now_us
 from quarterdeck.domain.models import select_model as model_for
 from quarterdeck.domain.records import Decision, Pattern, Task, Transition, as_dict
 from quarterdeck.domain.states import Action, Priority, Status
-from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text, Title
+from quarterdeck.surfaces.schema import Args, Id, Label, Object, Row, Some, Text, Title
 from quarterdeck.surfaces.table import Call, Surface, tool
 
 Tags = Annotated[list[Label], Field(max_length=50)]
@@ -83,8 +83,8 @@ async def decision_outcome(call: Call, a: DecisionOutcome) -> Row:
 
 class PatternStore(Args):
     name: Title
-    trigger_conditions: Row
-    actions: Row
+    trigger_conditions: Object
+    actions: Object
     description: Text | None = None
 
 
@@ -133,7 +133,7 @@ class TaskCreate(Args):
     source_channel: Label | None = None
     assigned_agent: Label | None = None
     parent_task_id: Id | None = None
-    metadata: Row | None = None
+    metadata: Object | None = None
 
 
 @tool("write", "operator", binds=("parent_task_id",))
@@ -162,7 +162,7 @@ class TaskUpdate(Args):
     description: Text | None = None
     priority: Priority | None = None
     assigned_agent: Label | None = None
-    metadata: Row | None = None
+    metadata: Object | None = None
     reason: Text | None = None
     actor: Label | None = None
 

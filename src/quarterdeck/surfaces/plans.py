@@ -2,14 +2,14 @@
 
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field, StrictInt, StrictStr
+from pydantic import AfterValidator, AliasChoices, Field, StrictInt, StrictStr
 
 from quarterdeck.core import plans
 from quarterdeck.domain.errors import Invalid, QuarterdeckError, Unavailable
 from quarterdeck.domain.ids import iso
 from quarterdeck.domain.plans import PhaseStatus, PlanStatus, PlanTaskStatus, Progress, progress, shown_status
 from quarterdeck.domain.records import Plan, StateValue, Task
-from quarterdeck.surfaces.schema import Args, Label, Row, Text, Title
+from quarterdeck.surfaces.schema import Args, Label, Object, Row, Text, Title, bounded
 from quarterdeck.surfaces.table import Call, tool
 
 Slug = Annotated[str, Field(min_length=1, max_length=200)]
@@ -34,7 +34,7 @@ class PlanCreate(Args):
     title: Title
     slug: Slug | None = None
     description: Text | None = None
-    context: Row | None = None
+    context: Object | None = None
     phases: Annotated[list[PlannedPhase], Field(default_factory=list, max_length=50)]
 
 
@@ -150,7 +150,7 @@ async def phase_update_status(call: Call, a: PhaseUpdateStatus) -> Row:
 
 class PhaseAddCheckpoint(OnPhase):
     note: Note
-    context: Row | None = None
+    context: Object | None = None
 
 
 @tool("write", "pair_worker", binds=("plan_slug",))
@@ -201,7 +201,7 @@ async def task_toggle(call: Call, a: OnTask) -> Row:
 class StateSet(Args):
     plan_slug: Slug
     key: Label
-    value: Any
+    value: Annotated[Any, AfterValidator(bounded)]
     category: Label = "general"
 
 

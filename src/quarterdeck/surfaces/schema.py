@@ -1,16 +1,18 @@
 """Arguments: what may come in, how it is checked, and the short JSON Schema that agents pay for."""
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from quarterdeck.domain.errors import Invalid
 
 Path = tuple[int | str, ...]
 
 _DEPTH = 64
+_JSON = 100_000
 _INT64 = 2**63
 _SHOWN = 200
 _CONTAINER = (dict, list)
@@ -29,6 +31,16 @@ Label = Annotated[str, Field(min_length=1, max_length=200)]
 Title = Annotated[str, Field(min_length=1, max_length=500)]
 Text = Annotated[str, Field(max_length=100_000)]
 Some = Annotated[str, Field(min_length=1, max_length=100_000)]
+
+
+def bounded(value: Any) -> Any:
+    """The value, unless its JSON is too large to be listed with others."""
+    if len(json.dumps(value)) > _JSON:
+        raise ValueError(f"is larger than {_JSON:,} characters of JSON")
+    return value
+
+
+Object = Annotated[Row, AfterValidator(bounded)]
 
 
 def parse(model: type[A], arguments: dict[str, Any]) -> A:
