@@ -21,6 +21,7 @@ from quarterdeck.domain.templates import MAX_BYTES, Rendered, Template, Variable
 Origin = Literal["built-in", "user"]
 
 _SUFFIX: Final = ".yaml"
+_TITLE: Final = 500
 _SLUG: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 # A clock tick in which a file may change twice without its times telling.
 _SETTLED_NS: Final = 2_000_000_000
@@ -189,6 +190,10 @@ async def create_plan(
     """A plan from a template, which it remembers as it was."""
     template = await asyncio.to_thread(core.templates.get, template_slug)
     filled = render(template, variables)
+    if len(title or filled.title) > _TITLE:
+        raise Invalid(
+            f"the title would be longer than {_TITLE} characters", field="title", hint="give a title"
+        )
     return await plans.create(
         core,
         caller,

@@ -7,7 +7,7 @@ from pydantic import AliasChoices, Field
 from quarterdeck.core import templates
 from quarterdeck.domain.templates import Rendered, Variable
 from quarterdeck.surfaces.plans import Slug, created_row
-from quarterdeck.surfaces.schema import Args, Label, Row, Title
+from quarterdeck.surfaces.schema import Args, Label, Object, Row, Title
 from quarterdeck.surfaces.table import Call, tool
 
 
@@ -24,7 +24,7 @@ async def template_list(call: Call, a: TemplateList) -> Row:
 
 class TemplatePreview(Args):
     slug: Slug = Field(validation_alias=AliasChoices("slug", "template", "template_slug"))
-    variables: Annotated[Row, Field(default_factory=dict)]
+    variables: Annotated[Object, Field(default_factory=dict)]
 
 
 @tool("read", "viewer", catalog=True)
@@ -36,7 +36,7 @@ async def template_preview(call: Call, a: TemplatePreview) -> Row:
 
 class TemplateCreatePlan(Args):
     template_slug: Slug = Field(validation_alias=AliasChoices("template_slug", "template"))
-    variables: Annotated[Row, Field(default_factory=dict)]
+    variables: Annotated[Object, Field(default_factory=dict)]
     title: Title | None = None
     slug: Slug | None = None
     activate: bool = False

@@ -9,7 +9,7 @@ from quarterdeck.domain.ids import iso
 from quarterdeck.domain.records import Artifact, LogEntry
 from quarterdeck.domain.sessions import ArtifactAction, EndStatus, EntryType, Replay, SessionStatus
 from quarterdeck.surfaces.plans import Note, Slug
-from quarterdeck.surfaces.schema import Args, Id, Label, Row, Text
+from quarterdeck.surfaces.schema import Args, Id, Label, Object, Row, Text
 from quarterdeck.surfaces.table import Call, tool
 
 Lines = Annotated[list[Annotated[str, Field(min_length=1, max_length=2000)]], Field(max_length=100)]
@@ -18,7 +18,7 @@ Lines = Annotated[list[Annotated[str, Field(min_length=1, max_length=2000)]], Fi
 class SessionStart(Args):
     agent_type: Label
     plan_slug: Slug | None = None
-    context: Row | None = None
+    context: Object | None = None
 
 
 @tool("write", "pair_worker", binds=("plan_slug",))
@@ -49,7 +49,7 @@ async def session_end(call: Call, a: SessionEnd) -> Row:
 class SessionLog(OneSession):
     message: Note
     type: EntryType = "info"
-    data: Row | None = None
+    data: Object | None = None
 
 
 @tool("write", "pair_worker", binds=("session_id",))
@@ -63,7 +63,7 @@ class SessionHandoff(OneSession):
     summary: Note
     next_steps: Lines | None = None
     blockers: Lines | None = None
-    context_for_next: Row | None = None
+    context_for_next: Object | None = None
 
 
 @tool("write", "pair_worker", binds=("session_id",))
@@ -116,7 +116,7 @@ async def session_continue(call: Call, a: SessionContinue) -> Row:
 class SessionArtifact(OneSession):
     path: Annotated[str, Field(min_length=1, max_length=4096)]
     action: ArtifactAction
-    metadata: Row | None = None
+    metadata: Object | None = None
     description: Text | None = None
 
 
