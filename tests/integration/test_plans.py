@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.integration.running_core import running_core
+from tests.core_process import CoreProcess
 from tests.mcp_client import Client, Deck
 
 ADMIN = "the admin secret of these tests"
@@ -25,8 +25,7 @@ CODES = {"validation_error", "not_found", "permission_denied", "rate_limited", "
 @pytest.fixture(scope="module")
 def deck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deck]:
     folder = tmp_path_factory.mktemp("core")
-    environment = {"QUARTERDECK_ADMIN_SECRET": ADMIN, "QUARTERDECK_SEARCH__PROVIDER": "off"}
-    with running_core(folder, **environment) as url, Deck(url, ADMIN) as deck:
+    with CoreProcess(folder, {"QUARTERDECK_ADMIN_SECRET": ADMIN}) as core, Deck(core.url, ADMIN) as deck:
         yield deck
 
 
@@ -77,7 +76,9 @@ def test_a_title_of_any_script_makes_a_slug(plans: Client) -> None:
 
 
 def test_plan_get_shows_progress_phases_tasks_and_checkpoints(plans: Client, slug: str) -> None:
-    plans.done("phase_add_checkpoint", plan_slug=slug, phase_order=1, note="half way", context={"file": "a.py"})
+    plans.done(
+        "phase_add_checkpoint", plan_slug=slug, phase_order=1, note="half way", context={"file": "a.py"}
+    )
     shown = plan(plans, slug)
     assert shown["progress"] == {"total": 3, "completed": 0, "percentage": 0}
     design, build = shown["phases"]
@@ -85,7 +86,9 @@ def test_plan_get_shows_progress_phases_tasks_and_checkpoints(plans: Client, slu
     assert [task["name"] for task in design["tasks"]] == ["Write it down", "Review it"]
     assert [task["index"] for task in design["tasks"]] == [0, 1]
     assert build["tasks"][0]["description"] == "In Python"
-    assert [(note["note"], note["context"]) for note in design["checkpoints"]] == [("half way", {"file": "a.py"})]
+    assert [(note["note"], note["context"]) for note in design["checkpoints"]] == [
+        ("half way", {"file": "a.py"})
+    ]
 
 
 def test_markdown_ticks_what_is_done(plans: Client, slug: str) -> None:
@@ -165,7 +168,9 @@ def test_a_task_named_twice_needs_an_index(plans: Client) -> None:
     plans.done("plan_create", title="T", slug="twice", phases=[{"name": "P", "tasks": ["Same", "Same"]}])
     refusal = plans.refused("task_toggle", plan_slug="twice", phase_order=1, task_identifier="Same")
     assert (refusal["code"], refusal["field"]) == ("validation_error", "task_identifier")
-    assert plans.done("task_toggle", plan_slug="twice", phase_order=1, task_identifier=1)["task"]["index"] == 1
+    assert (
+        plans.done("task_toggle", plan_slug="twice", phase_order=1, task_identifier=1)["task"]["index"] == 1
+    )
 
 
 @pytest.mark.parametrize("identifier", [2, -1, "Nothing", True, 1.5])
@@ -229,8 +234,10 @@ _JSON = st.recursive(
     | st.integers(-(2**63), 2**63 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.text("abc日_", min_size=1, max_size=4), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text("abc日_", min_size=1, max_size=4), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.running_core import running_core
+from tests.core_process import CoreProcess
 from tests.mcp_client import Client, Deck
 
 ADMIN = "the admin secret of these tests"
@@ -18,8 +18,7 @@ ADMIN = "the admin secret of these tests"
 @pytest.fixture(scope="module")
 def deck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deck]:
     folder = tmp_path_factory.mktemp("core")
-    environment = {"QUARTERDECK_ADMIN_SECRET": ADMIN, "QUARTERDECK_SEARCH__PROVIDER": "off"}
-    with running_core(folder, **environment) as url, Deck(url, ADMIN) as deck:
+    with CoreProcess(folder, {"QUARTERDECK_ADMIN_SECRET": ADMIN}) as core, Deck(core.url, ADMIN) as deck:
         yield deck
 
 
@@ -30,7 +29,9 @@ def plans(deck: Deck) -> Client:
 
 @pytest.fixture
 def session(plans: Client) -> str:
-    made: str = plans.done("session_start", agent_type="opus", context={"branch": "main"})["session"]["session_id"]
+    made: str = plans.done("session_start", agent_type="opus", context={"branch": "main"})["session"][
+        "session_id"
+    ]
     return made
 
 
@@ -54,7 +55,9 @@ def test_an_agent_type_is_one_of_the_three_or_a_registered_agent(plans: Client, 
     assert (refusal["code"], refusal["field"]) == ("validation_error", "agent_type")
 
 
-@pytest.mark.parametrize("kind", ["info", "warning", "error", "success", "checkpoint", "decision", "progress"])
+@pytest.mark.parametrize(
+    "kind", ["info", "warning", "error", "success", "checkpoint", "decision", "progress"]
+)
 def test_every_entry_type_is_logged(plans: Client, session: str, kind: str) -> None:
     entry = plans.done("session_log", session_id=session, message="m", type=kind, data={"n": 1})["entry"]
     assert (entry["type"], entry["message"], entry["data"]["n"]) == (kind, "m", 1)
@@ -87,8 +90,12 @@ def test_a_replay_holds_what_the_next_agent_needs(plans: Client, session: str) -
         ("checkpoint", "second"),
     ):
         plans.done("session_log", session_id=session, message=message, type=kind)
-    plans.done("session_artifact", session_id=session, path="src/a.py", action="modified", metadata={"lines": 3})
-    plans.done("session_handoff", session_id=session, summary="half done", next_steps=["test"], blockers=["CI"])
+    plans.done(
+        "session_artifact", session_id=session, path="src/a.py", action="modified", metadata={"lines": 3}
+    )
+    plans.done(
+        "session_handoff", session_id=session, summary="half done", next_steps=["test"], blockers=["CI"]
+    )
     shown = replay(plans, session)
     assert shown["session_id"] == session
     assert shown["progress_summary"]["total_entries"] == 5
@@ -97,7 +104,11 @@ def test_a_replay_holds_what_the_next_agent_needs(plans: Client, session: str) -
     assert [entry["message"] for entry in shown["decisions"]] == ["keep it simple"]
     assert [entry["message"] for entry in shown["errors"]] == ["the build broke"]
     (artifact,) = shown["artifacts"]
-    assert (artifact["path"], artifact["action"], artifact["metadata"]) == ("src/a.py", "modified", {"lines": 3})
+    assert (artifact["path"], artifact["action"], artifact["metadata"]) == (
+        "src/a.py",
+        "modified",
+        {"lines": 3},
+    )
     assert shown["handoff"]["next_steps"] == ["test"]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,3 +230,11 @@ def test_a_part_of_a_word_is_not_banned() -> None:
 def test_a_fence_around_the_whole_answer_is_taken_off() -> None:
     assert unfenced("```markdown\n# A\n\ntext\n```\n") == "# A\n\ntext"
     assert unfenced("  # A\n\n```sh\nls\n```\n") == "# A\n\n```sh\nls\n```"
+
+
+def test_the_example_of_the_documentation_is_a_batch() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "content.md").read_text()
+    shown = page.partition("### The file\n")[2].partition("\n- Service")[0]
+    spec = parse("first-steps", textwrap.dedent(shown))
+    assert [found.slug for found in spec.articles] == ["create-a-page", "delete-a-page"]
+    assert (spec.service, spec.articles[0].title) == ("Pagehost", "Creating a page on Pagehost")

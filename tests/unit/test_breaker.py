@@ -146,6 +146,13 @@ def test_a_call_from_before_the_opening_neither_closes_nor_prolongs() -> None:
     assert state(breaker) == "half_open"
 
 
+def test_a_health_check_closes_it_before_its_time() -> None:
+    breaker, _ = opened()
+    breaker.reset()
+    assert state(breaker) == "closed"
+    assert passes(breaker)
+
+
 def test_among_many_threads_one_is_the_trial() -> None:
     breaker, clock = opened()
     clock.now += 60

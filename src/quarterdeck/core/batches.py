@@ -101,17 +101,16 @@ async def start(core: Core, caller: Caller, batch_id: str, provider: Provider | 
     if running is not None:
         return running
     spec = await _load(core, batch_id)
+    written = await core.db.read(caller, _finished_run, spec)
+    if written is not None:
+        return written
+    chosen = _usable(core, provider)
 
     def body(tx: Tx) -> Run:
         jobs.hold_key(tx, KIND, batch_id)
-        if (live := _live_run(tx, batch_id)) is not None:
-            return live
-        last = jobs.latest(tx, KIND, batch_id)
-        done = _done(tx, last)
-        if last is not None and all(article.slug in done for article in spec.articles):
-            return _run(tx, last)
-        chosen = core.providers.choose(provider)
-        core.providers.check(chosen)
+        if (known := _live_run(tx, batch_id) or _finished_run(tx, spec)) is not None:
+            return known
+        done = _done(tx, jobs.latest(tx, KIND, batch_id))
         wanted = {
             "type": ARTICLES,
             "provider": chosen,
@@ -145,19 +144,28 @@ async def queue_brief(
     max_tokens: int | None = None,
 ) -> Run:
     """Queue one brief; one that waits or is being written already is left to its own job."""
+    ready = await core.db.read(caller, _ready, brief_id, mode)
+    if isinstance(ready, Run):
+        return ready
+    spec = _brief_spec(core, mode, provider, temperature=temperature, max_tokens=max_tokens)
 
     def body(tx: Tx) -> Run:
-        brief = content.found(tx, brief_id, lock=True)
-        if (live := rows.live_job_of(tx, brief.id)) is not None:
-            return _run(tx, _found(tx, live))
-        if brief.status == "published":
-            raise Conflict(f"brief {brief_id} is published", field="brief_id", hint="make a new brief")
-        if mode == "refine" and not brief.best_content:
-            raise Invalid(f"brief {brief_id} has no draft to refine", field="mode", hint="use full or draft")
-        more = {"temperature": temperature, "max_tokens": max_tokens}
-        return _queue_briefs(core, tx, [brief], mode, provider, more)
+        still = _ready(tx, brief_id, mode, lock=True)
+        return still if isinstance(still, Run) else _queue_briefs(tx, [still], spec)
 
     return await core.db.tx(caller, body)
+
+
+def _ready(tx: Tx, brief_id: str, mode: Mode, *, lock: bool = False) -> Brief | Run:
+    """A brief that can be written now, or the run that writes it already."""
+    brief = content.found(tx, brief_id, lock=lock)
+    if (live := rows.live_job_of(tx, brief.id)) is not None:
+        return _run(tx, _found(tx, live))
+    if brief.status == "published":
+        raise Conflict(f"brief {brief_id} is published", field="brief_id", hint="make a new brief")
+    if mode == "refine" and not brief.best_content:
+        raise Invalid(f"brief {brief_id} has no draft to refine", field="mode", hint="use full or draft")
+    return brief
 
 
 async def write_brief(core: Core, caller: Caller, brief_id: str, **options: Any) -> tuple[Run, BriefView]:
@@ -188,11 +196,13 @@ async def queue_pending(
     core: Core, caller: Caller, *, limit: int = 5, mode: Mode = "full", provider: Provider | None = None
 ) -> tuple[Run | None, list[str]]:
     """Queue the caller's oldest pending briefs as one job, 1–50 of them; which they are."""
+    if not await pending(core, caller, limit=limit, mode=mode):
+        return None, []
+    spec = _brief_spec(core, mode, provider)
 
     def body(tx: Tx) -> tuple[Run | None, list[str]]:
         briefs = _waiting(tx, limit, mode, lock=True)
-        run = _queue_briefs(core, tx, briefs, mode, provider) if briefs else None
-        return run, [brief.id for brief in briefs]
+        return _queue_briefs(tx, briefs, spec) if briefs else None, [brief.id for brief in briefs]
 
     return await core.db.tx(caller, body)
 
@@ -203,22 +213,30 @@ def _waiting(tx: Tx, limit: int, mode: Mode, *, lock: bool = False) -> list[Brie
     return [brief for brief in briefs if brief.user_id == briefs[0].user_id]
 
 
-def _queue_briefs(
-    core: Core,
-    tx: Tx,
-    briefs: Sequence[Brief],
-    mode: Mode,
-    provider: Provider | None,
-    more: Mapping[str, Any] | None = None,
-) -> Run:
-    draft, refine = core.providers.choose(provider), core.providers.choose(provider, "claude")
-    for needed in {"draft": (draft,), "refine": (refine,), "full": (draft, refine)}[mode]:
-        core.providers.check(needed)
-    wanted = {"type": BRIEFS, "mode": mode, "draft": draft, "refine": refine, **(more or {})}
+def _brief_spec(core: Core, mode: Mode, provider: Provider | None, **more: Any) -> dict[str, Any]:
+    """What a job that writes briefs has to know; refuses what the providers would refuse."""
+    stages: dict[str, Provider] = {}
+    if mode != "refine":
+        stages["draft"] = _usable(core, provider)
+    if mode != "draft":
+        stages["refine"] = _usable(core, provider, "claude")
+    return {"type": BRIEFS, "mode": mode, **stages, **more}
+
+
+def _usable(core: Core, named: Provider | None, preferred: Provider | None = None) -> Provider:
+    """A provider with a key whose breaker lets calls pass.
+
+    Never asked in a transaction: the database's own breaker would take the refusal for its own.
+    """
+    chosen = core.providers.choose(named, preferred)
+    core.providers.check(chosen)
+    return chosen
+
+
+def _queue_briefs(tx: Tx, briefs: Sequence[Brief], spec: dict[str, Any]) -> Run:
     for brief in briefs:
         rows.change_brief(tx, brief.id, {"status": "queued", "error_message": None, "updated_at": tx.now})
-    items = [(brief.id, brief.title, None) for brief in briefs]
-    return _queue(tx, briefs[0].user_id, wanted, items)
+    return _queue(tx, briefs[0].user_id, spec, [(brief.id, brief.title, None) for brief in briefs])
 
 
 def _queue(
@@ -339,6 +357,14 @@ def _status(core: Core, counts: Mapping[str, int], runs: Sequence[Run]) -> Statu
 def _live_run(tx: Tx, batch_id: str) -> Run | None:
     last = jobs.latest(tx, KIND, batch_id)
     return None if last is None or last.state not in LIVE else _run(tx, last)
+
+
+def _finished_run(tx: Tx, spec: BatchSpec) -> Run | None:
+    """The last run, when nothing of the batch is left to write."""
+    last = jobs.latest(tx, KIND, spec.batch_id)
+    done = _done(tx, last)
+    left = any(article.slug not in done for article in spec.articles)
+    return None if last is None or left else _run(tx, last)
 
 
 def _run(tx: Tx, job: Job) -> Run:

@@ -13,6 +13,7 @@ from quarterdeck.core.templates import Library
 from quarterdeck.domain.breaker import Breaker
 from quarterdeck.domain.callers import SYSTEM
 from quarterdeck.events import Bus
+from quarterdeck.store import log
 from quarterdeck.store.db import default_url, open_database
 from quarterdeck.store.guard import Guarded
 
@@ -59,4 +60,4 @@ def _url(settings: Settings, data_dir: Path) -> str:
 
 async def check(core: Core) -> None:
     """Raise Unavailable when the database does not answer."""
-    await core.db.read(SYSTEM, lambda tx: None)
+    await core.db.read(SYSTEM, log.tip)

@@ -84,6 +84,12 @@ class Breaker:
                 self._opened = self._trial = None
                 self._failures.clear()
 
+    def reset(self) -> None:
+        """Close it: a health check has found the part well."""
+        with self._lock:
+            self._opened = self._trial = None
+            self._failures.clear()
+
     def failed(self) -> None:
         """A call did not reach the part, or the part broke."""
         with self._lock:
