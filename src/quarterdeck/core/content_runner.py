@@ -100,7 +100,7 @@ class ContentRunner:
                 await self._fill()
                 pause = await self._until_lapse()
             except QuarterdeckError as error:
-                logger.warning("content.runner_waits", error=error.message)
+                logger.warning("job.runner_waits", error=error.message)
                 pause = _RETRY_SECONDS
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -134,7 +134,7 @@ class ContentRunner:
         self._running.discard(work)
         self._wake.set()
         if not work.cancelled() and (error := work.exception()) is not None:
-            logger.error("content.job_broke", error=str(error), kind=type(error).__name__)
+            logger.error("job.broke", error=str(error), kind=type(error).__name__)
 
     async def _work(self, job: Job) -> None:
         """One attempt at a job, from claim to its end or to the loss of its lease."""
@@ -147,12 +147,12 @@ class ContentRunner:
                 return
             await keep(self._core, SYSTEM, lambda tx: _finish(tx, held(tx, job), stop))
         except Conflict:
-            logger.warning("content.fenced", job=job.id, attempt=job.attempt)
+            logger.warning("job.fenced", job=job.id, attempt=job.attempt)
         except asyncio.CancelledError:
             await asyncio.shield(self._give_back(job))
             raise
         except Exception as error:
-            logger.exception("content.job_broke", job=job.id)
+            logger.exception("job.broke", job=job.id)
             broke = Stop("INTERNAL_ERROR", f"something broke on our side ({type(error).__name__})")
             with contextlib.suppress(QuarterdeckError):
                 await self._core.db.tx(SYSTEM, lambda tx: _finish(tx, held(tx, job), broke))
@@ -174,7 +174,7 @@ class ContentRunner:
                     work.cancel()
                 return
             except QuarterdeckError as error:
-                logger.warning("content.heartbeat_missed", job=job.id, error=error.message)
+                logger.warning("job.heartbeat_missed", job=job.id, error=error.message)
 
     async def _give_back(self, job: Job) -> None:
         """Let another worker, or the next start, go on at once. It does not count as an attempt."""

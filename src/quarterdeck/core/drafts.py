@@ -49,7 +49,7 @@ async def write(
     try:
         await asyncio.to_thread(_put, _path(core, job, item), f"---\n{front}---\n\n{text}\n")
     except OSError as error:
-        logger.warning("content.draft_not_written", slug=item.slug, job=job.id, error=str(error))
+        logger.warning("job.draft_not_written", slug=item.slug, job=job.id, error=str(error))
 
 
 async def write_missing(core: Core, job: Job) -> None:

@@ -253,7 +253,7 @@ async def keep(
         try:
             return await core.db.tx(caller, body)
         except Unavailable as error:
-            logger.warning("content.kept_back", error=error.message, pause=pause)
+            logger.warning("job.kept_back", error=error.message, pause=pause)
             await asyncio.sleep(pause)
     return await core.db.tx(caller, body)
 

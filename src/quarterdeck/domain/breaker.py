@@ -107,4 +107,5 @@ class Breaker:
 
 
 def _refusal(wait: float) -> Unavailable:
-    return Unavailable(MESSAGE, retry_after=max(1, math.ceil(wait)))
+    seconds = max(1, math.ceil(wait))
+    return Unavailable(MESSAGE, hint=f"try again in {seconds} s or less", retry_after=seconds)
