@@ -114,6 +114,8 @@ class ModelServer:
 def _handler(server: ModelServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Head and body in one write: two would wait for the client's delayed acknowledgement.
+        wbufsize = 1 << 16
 
         def log_message(self, *args: Any) -> None:
             pass

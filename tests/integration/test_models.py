@@ -251,6 +251,20 @@ def test_without_any_key_the_error_says_which_variable_to_set(
     asyncio.run(run())
 
 
+def test_a_new_key_is_used_from_the_next_call_on(
+    server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with content_core(tmp_path, server) as core:
+            for key in ("the-first-key", "the-second-key"):
+                for provider in PROVIDERS:
+                    monkeypatch.setenv(KEY_VARIABLES[provider][0], key)
+                    await content.generate(core, ANN, "Say it", provider=provider)
+                    assert any(key in value for value in server.requests[-1].headers.values())
+
+    asyncio.run(run())
+
+
 def test_a_paid_answer_without_text_is_recorded_and_refused(server: ModelServer, tmp_path: Path) -> None:
     async def run() -> None:
         async with content_core(tmp_path, server) as core:

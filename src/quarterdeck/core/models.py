@@ -83,6 +83,7 @@ class Providers:
         self._settings = settings
         self._making = threading.Lock()
         self._http: httpx2.AsyncClient | None = None
+        self._built: dict[Provider, tuple[str, Model[Any]]] = {}
         self._calls: set[asyncio.Task[Any]] = set()
         self.breakers: dict[Provider, Breaker] = {
             provider: Breaker(breaker.threshold, breaker.window_seconds, breaker.reset_seconds)
@@ -155,8 +156,11 @@ class Providers:
         breaker = self.breakers[provider]
         with _explained(provider):
             breaker.enter()
-        # Importing a provider's SDK and building its client take long enough to be felt on the loop.
-        model = await asyncio.to_thread(self._model, provider, key)
+        built_for, model = self._built.get(provider) or (None, None)
+        if model is None or built_for != key:
+            # Importing a provider's SDK and building its client take long enough to be felt on the loop.
+            model = await asyncio.to_thread(self._model, provider, key)
+            self._built[provider] = (key, model)
         try:
             answer = await _request(
                 model,
