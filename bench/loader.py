@@ -1,5 +1,7 @@
 """A small HTTP client that costs little: ready-made bytes over kept-alive sockets, one thread."""
 
+import contextlib
+import itertools
 import json
 import selectors
 import socket
@@ -61,57 +63,58 @@ def tool_call(token: str, name: str, surface: str = "orchestrator", **arguments:
 def ask(address: Address, request: bytes) -> tuple[int, bytes]:
     """Send one request on a connection of its own: the status and the body."""
     with socket.create_connection(address, timeout=_TIMEOUT) as connection:
-        connection.sendall(request)
-        received = b""
-        while (end := _end(received)) is None:
-            part = connection.recv(262_144)
-            if not part:
-                raise ConnectionError("the server hung up")
-            received += part
-    return int(received[9:12]), received[received.index(b"\r\n\r\n") + 4 : end]
+        exchange = _Exchange(connection)
+        exchange.send(request)
+        while not exchange.receive():
+            pass
+    head, _, body = exchange.received.partition(b"\r\n\r\n")
+    return int(head[9:12]), body
 
 
 def drive(address: Address, requests: Sequence[bytes], count: int, concurrency: int) -> Run:
     """Send `count` requests, round and round from the given ones, with so many in flight at any time."""
-    selector = selectors.DefaultSelector()
-    connections = [socket.create_connection(address, timeout=_TIMEOUT) for _ in range(concurrency)]
-    buffers = dict.fromkeys(connections, b"")
-    sent: dict[socket.socket, float] = {}
+    waiting = itertools.islice(itertools.cycle(requests), count)
     latencies: list[float] = []
-    started, begun = 0, time.perf_counter()
-    try:
-        for connection in connections:
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for _ in range(concurrency):
+            connection = stack.enter_context(socket.create_connection(address, timeout=_TIMEOUT))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            selector.register(connection, selectors.EVENT_READ)
-        for connection in connections[:count]:
-            sent[connection] = time.perf_counter()
-            connection.sendall(requests[started % len(requests)])
-            started += 1
+            selector.register(connection, selectors.EVENT_READ, _Exchange(connection))
+        begun = time.perf_counter()
+        for key in list(selector.get_map().values()):
+            key.data.send(next(waiting, None))
         while len(latencies) < count:
             ready = selector.select(_TIMEOUT)
             if not ready:
                 raise TimeoutError(f"no answer for {_TIMEOUT} s")
             for key, _ in ready:
-                connection = key.fileobj  # type: ignore[assignment]
-                received = buffers[connection] + connection.recv(262_144)
-                if _end(received) is None:
-                    if received == buffers[connection]:
-                        raise ConnectionError("the server hung up")
-                    buffers[connection] = received
-                    continue
-                now = time.perf_counter()
-                latencies.append(now - sent[connection])
-                _check(received)
-                buffers[connection] = b""
-                if started < count:
-                    sent[connection] = now
-                    connection.sendall(requests[started % len(requests)])
-                    started += 1
+                if key.data.receive():
+                    latencies.append(time.perf_counter() - key.data.sent)
+                    _check(key.data.received)
+                    key.data.send(next(waiting, None))
         return Run(time.perf_counter() - begun, latencies)
-    finally:
-        selector.close()
-        for connection in connections:
-            connection.close()
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One connection with the request in flight on it."""
+
+    connection: socket.socket
+    received: bytes = b""
+    sent: float = 0.0
+
+    def send(self, request: bytes | None) -> None:
+        if request is not None:
+            self.received, self.sent = b"", time.perf_counter()
+            self.connection.sendall(request)
+
+    def receive(self) -> bool:
+        """Read what is there; whether the answer is complete."""
+        part = self.connection.recv(262_144)
+        if not part:
+            raise ConnectionError("the server hung up")
+        self.received += part
+        return _end(self.received) is not None
 
 
 def _end(received: bytes) -> int | None:

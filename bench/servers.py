@@ -1,4 +1,4 @@
-"""The processes under measurement: the bare endpoint and a core, each with its CPU time and memory."""
+"""The processes under measurement: the bare endpoint and a core, their CPU time, and the comparison."""
 
 import json
 import os
@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psutil  # type: ignore[import-untyped]
@@ -18,42 +17,38 @@ import psutil  # type: ignore[import-untyped]
 from bench.loader import Address, Run, ask, drive, get, tool_call
 
 _START_SECONDS = 60.0
-PING = get("/ping")
 
 
 class Server:
     """A server process for the time of a block."""
 
+    address: Address
+
     def __init__(self, *command: str) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("QUARTERDECK_")}
         self.began = time.perf_counter()
         self._process = subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, "-m", *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        self.address: Address = ("127.0.0.1", 0)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         try:
-            self._process.wait(20)
+            self._process.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+            self._process.communicate()
 
     def cpu(self) -> float:
         """Seconds of CPU that the process has used, all threads, user and system."""
-        # Linux makes the clock of a process from its number; /proc counts in hundredths of a second.
+        # Linux makes the clock of a process from its number; /proc counts in hundredths of a second only.
         return time.clock_gettime((~self._process.pid << 3) | 2)
 
     def memory(self) -> float:
@@ -76,23 +71,21 @@ class Bare(Server):
     """The bare Starlette endpoint."""
 
     def __init__(self) -> None:
-        super().__init__("-m", "bench.bare")
-        if self._process.stdout is None:
-            raise RuntimeError("the bare server has no output")
-        self.address = ("127.0.0.1", int(self._process.stdout.readline()))
-        self.wait("/ping")
+        super().__init__("bench.bare")
+        self.address = ("127.0.0.1", int(self._process.stdout.readline()))  # type: ignore[union-attr]
+        self.ready = self.wait("/ping")
 
 
 class Core(Server):
-    """A core on a data directory, ready; with a `database` that is not the embedded one."""
+    """A core on a data directory, ready; its database is the embedded one unless another is given."""
 
     def __init__(self, directory: Path, database: str | None = None) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+            self.address = probe.getsockname()
         given = ["--database", database] if database else []
-        super().__init__("-m", "quarterdeck", "up", "--data-dir", str(directory), "--port", str(port), *given)
-        self.address = ("127.0.0.1", port)
+        place = ["--data-dir", str(directory), "--port", str(self.address[1])]
+        super().__init__("quarterdeck", "up", *place, *given)
         self.healthy = self.wait("/healthz")
         self.ready = self.wait("/readyz")
         self._token = (directory / "token").read_text().strip()
@@ -102,8 +95,8 @@ class Core(Server):
 
     def call(self, tool: str, **arguments: Any) -> Any:
         """The structured content of one call."""
-        body = json.loads(ask(self.address, self.request(tool, **arguments))[1])
-        return body["result"]["structuredContent"]
+        answer = json.loads(ask(self.address, self.request(tool, **arguments))[1])
+        return answer["result"]["structuredContent"]
 
     def searchable(self) -> str:
         """Wait until search has decided how it works: `semantic` or `fallback`."""
@@ -124,47 +117,41 @@ class Load:
     requests: Sequence[bytes]
     count: int = 1000
 
+    def round(self, concurrency: int) -> tuple[float, Run]:
+        """The server's CPU seconds a request, and what the client saw."""
+        before = self.server.cpu()
+        run = drive(self.server.address, self.requests, self.count, concurrency)
+        return (self.server.cpu() - before) / self.count, run
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Medians over the rounds; a ratio compares each round with the bare rounds around it."""
+    """Medians over the rounds; a ratio compares each round with the bare rounds before and after it."""
 
     cpu_us: float
-    ratio: float
-    rate: float
-    rate_ratio: float
+    x_bare: float
+    per_s: float
+    x_bare_rate: float
     p50_ms: float
     p99_ms: float
 
 
 def compare(bare: Bare, loads: Mapping[str, Load], concurrency: int, rounds: int) -> dict[str, Cost]:
-    """Drive every load in turn with the bare endpoint before each and after all, for so many rounds."""
-    yardstick = Load(bare, [PING], 4000)
-    measured: dict[str, list[tuple[float, Run, float, float]]] = {name: [] for name in loads}
+    """Drive every load in turn, the bare endpoint before and after each, so many times over."""
+    yardstick = Load(bare, [get("/ping")], 4000)
+    measured: dict[str, list[Cost]] = {name: [] for name in loads}
     for load in (yardstick, *loads.values()):
-        drive(load.server.address, load.requests, min(load.count, 200), concurrency)
+        drive(load.server.address, load.requests, 100, concurrency)
     for _ in range(rounds):
-        before, before_run = _round(yardstick, concurrency)
+        before, before_run = yardstick.round(concurrency)
         for name, load in loads.items():
-            cpu, run = _round(load, concurrency)
-            after, after_run = _round(yardstick, concurrency)
-            measured[name].append((cpu, run, (before + after) / 2, (before_run.rate + after_run.rate) / 2))
+            cpu, run = load.round(concurrency)
+            after, after_run = yardstick.round(concurrency)
+            x_bare, x_rate = 2 * cpu / (before + after), 2 * run.rate / (before_run.rate + after_run.rate)
+            cost = Cost(cpu * 1e6, x_bare, run.rate, x_rate, run.quantile(0.5), run.quantile(0.99))
+            measured[name].append(cost)
             before, before_run = after, after_run
-    return {name: _cost(rows) for name, rows in measured.items()}
-
-
-def _round(load: Load, concurrency: int) -> tuple[float, Run]:
-    before = load.server.cpu()
-    run = drive(load.server.address, load.requests, load.count, concurrency)
-    return (load.server.cpu() - before) / load.count, run
-
-
-def _cost(rows: Sequence[tuple[float, Run, float, float]]) -> Cost:
-    return Cost(
-        cpu_us=statistics.median(cpu for cpu, _, _, _ in rows) * 1e6,
-        ratio=statistics.median(cpu / bare for cpu, _, bare, _ in rows),
-        rate=statistics.median(run.rate for _, run, _, _ in rows),
-        rate_ratio=statistics.median(run.rate / rate for _, run, _, rate in rows),
-        p50_ms=statistics.median(run.quantile(0.5) for _, run, _, _ in rows),
-        p99_ms=statistics.median(run.quantile(0.99) for _, run, _, _ in rows),
-    )
+    return {
+        name: Cost(*(statistics.median(getattr(cost, field) for cost in costs) for field in Cost.__slots__))
+        for name, costs in measured.items()
+    }

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from quarterdeck.config import DatabaseSettings, SearchSettings, Settings
-from quarterdeck.core import life, memory
+from quarterdeck.core import embedding, life, memory
 from quarterdeck.core.context import Core
 from quarterdeck.core.memory_index import InDatabase, InProcess
 from quarterdeck.domain.callers import SYSTEM, Caller
@@ -249,6 +249,30 @@ def test_what_one_core_embeds_the_other_finds(
                 assert contexts(await memory.search_decisions(core, ANN, "shopping cart"))[0] == SEVERAL[3][0]
         expected = None if extension == "never" else 4
         assert in_the_database(postgres_url) == expected
+
+    asyncio.run(run())
+
+
+def test_a_row_that_another_core_embedded_first_is_taken_in(url: str) -> None:
+    model = embedding.load("local", openai_key=None, openai_base_url="")
+
+    def as_a_faster_core(tx: Tx, row_id: str) -> None:
+        decision = Decision(row_id, "ann", None, *SEVERAL[3], None, None, [], tx.now)
+        rows.add_decision(tx, decision)
+        vector = model.embed([rows.decision_text(decision)])[0].tobytes()
+        rows.put_vectors(tx, model.model, [rows.Vector("decision", row_id, "ann", vector)])
+
+    async def run() -> None:
+        async with core_on(url) as core:
+            await embedded(core, log(core, SEVERAL[0]))
+            await core.db.tx(SYSTEM, as_a_faster_core, "row")
+
+            async def found() -> bool:
+                [(first, similarity), *_] = await memory.search_decisions(core, ANN, "shopping cart")
+                return first.id == "row" and similarity is not None
+
+            await until(found)
+        assert ask(url, "select count(*) from events where kind = 'memory.embedded'") == [(2,)]
 
     asyncio.run(run())
 

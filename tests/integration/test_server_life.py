@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -32,6 +33,11 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_health_answers_while_the_rest_is_still_loading(tmp_path: Path) -> None:
@@ -117,6 +123,24 @@ def test_every_acknowledged_write_survives_a_graceful_stop_under_load(tmp_path: 
         missing = [task for task in acknowledged if client.call("task_get", task_id=task).is_error]
         assert len(acknowledged) >= 2 * WRITERS
         assert missing == []
+
+
+def test_calls_in_flight_are_answered_before_the_end(tmp_path: Path) -> None:
+    with Core(tmp_path / "data") as core, ThreadPoolExecutor(3) as pool:
+        modern, older = core.modern(), core.older()
+        port, data = int(core.url.rpartition(":")[2]), core.data_dir
+        with contextlib.closing(sqlite3.connect(data / "quarterdeck.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # until this ends, no write of the core does
+            calls = [pool.submit(client.call, "task_create", title="t") for client in (modern, older)]
+            time.sleep(0.5)  # for the calls to arrive
+            leaving = pool.submit(core.leave)
+            eventually(lambda: not is_listening(port))
+            time.sleep(1)  # whoever cuts calls off has had the time
+            assert not any(call.done() for call in calls)
+            other.execute("ROLLBACK")
+        assert [call.result().body["title"] for call in calls] == ["t", "t"]
+        assert leaving.result() == 0
+        assert "Traceback" not in core.log
 
 
 def test_open_streams_do_not_hold_up_a_stop_and_end_whole(tmp_path: Path) -> None:

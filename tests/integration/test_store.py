@@ -191,7 +191,9 @@ def test_a_reading_body_that_fails_leaves_its_reader_in_order(database_url: str)
         async with opened(database_url) as db:
             task_id = await db.tx(ANN, add)
             for body, kind in ((refuse, Exception), (stop_iterating, Exception)):
-                failed = await asyncio.gather(*(db.read(ANN, body) for _ in range(20)), return_exceptions=True)
+                failed = await asyncio.gather(
+                    *(db.read(ANN, body) for _ in range(20)), return_exceptions=True
+                )
                 assert all(isinstance(result, kind) for result in failed)
             found = await asyncio.gather(*(db.read(ANN, tasks.get, task_id) for _ in range(20)))
             assert all(task is not None for task in found)

@@ -16,8 +16,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
 from quarterdeck.domain.errors import Unavailable
-from quarterdeck.events import ALL, Bus, Event
-from quarterdeck.store import tasks
+from quarterdeck.events import ALL, Bus, Draft, Event
+from quarterdeck.store import log, tasks
 from quarterdeck.store.db import open_database
 from quarterdeck.store.tx import Tx
 from tests.postgres import Postgres
@@ -34,7 +34,9 @@ def server() -> Iterator[Postgres]:
 
 
 @pytest.fixture
-def url(postgres: Postgres, postgres_template: str) -> Iterator[str]:
+def url(postgres: Postgres, postgres_template: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    # Whatever arrives then came with its notification, not with the regular look at the log.
+    monkeypatch.setattr("quarterdeck.store.postgres._RECHECK_SECONDS", 3600)
     url = postgres.create_database(postgres_template)
     yield url
     postgres.drop_database(url)
@@ -120,6 +122,23 @@ def test_a_cut_listener_comes_back_and_delivers_what_it_missed(url: str) -> None
     async def listening() -> bool:
         query = "select 1 from pg_stat_activity where datname = current_database() and query like 'LISTEN%'"
         return bool(await asyncio.to_thread(ask, url, query))
+
+    asyncio.run(run())
+
+
+def test_an_event_whose_notification_is_lost_comes_with_the_next_look(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quarterdeck.store.postgres._RECHECK_SECONDS", 0.01)
+
+    def append_in_silence(tx: Tx) -> None:
+        log.append(tx, log.seal([Draft(1, "ann", "ann", "", "task.created", "x")], *log.tip(tx)))
+
+    async def run() -> None:
+        bus, heard = listened()
+        async with opened(url, bus) as db:
+            await db.tx(ANN, append_in_silence)
+            await until(lambda: [event.entity_id for event in heard] == ["x"])
 
     asyncio.run(run())
 

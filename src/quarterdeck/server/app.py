@@ -51,9 +51,10 @@ class Application:
             self.ready.clear()
 
     def leave(self) -> None:
-        """The end is near: wake whoever waits; calls in flight go on."""
+        """The end is near: wake whoever waits, end open streams; calls in flight go on."""
         if self.ready.is_set():
             self._core.bus.close()
+            self._sessions.close()
 
     async def _open(self, core: Core, lifetime: AsyncExitStack) -> None:
         body = self._settings.server.max_body_bytes

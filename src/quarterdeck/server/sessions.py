@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -58,7 +58,12 @@ class Sessions:
         self._max_body = max_body
         self._idle = core.settings.server.session_idle_seconds
         self._local: dict[str, _Local] = {}
+        self._closing = asyncio.Event()
         core.bus.on("mcp_session.closed", self._closed)
+
+    def close(self) -> None:
+        """End the open streams: their clients find another core, or this one after its restart."""
+        self._closing.set()
 
     def _closed(self, event: Event) -> None:
         self._local.pop(str(event.entity_id), None)
@@ -140,13 +145,23 @@ class Sessions:
         return local
 
     async def _listen(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
-        """Serve a stream of what the server has to say; while it is open the session is in use."""
+        """Serve a stream of what the server has to say, until its client or this process leaves."""
+        unfinished = False
+
+        async def send(message: Message) -> None:
+            nonlocal unfinished
+            unfinished = message["type"] == "http.response.start" or message.get("more_body", False)
+            await request.send(message)
+
+        receive = _until(self._closing, request.receive)
         local.streams += 1
         try:
-            await self._go_on(endpoint, session_id, local, request)
+            await self._go_on(endpoint, session_id, local, replace(request, receive=receive, send=send))
         finally:
             local.streams -= 1
             local.used = time.monotonic()
+        if unfinished:
+            await request.send({"type": "http.response.body", "body": b""})
 
     async def _go_on(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
         """Forward a request under the SDK's id; adopt the session first when this process has none of it."""
@@ -237,6 +252,21 @@ def _renamed(message: Message, session_id: str | None) -> Message:
 def _with_session(scope: Scope, inner: str) -> Scope:
     fields = [(key, inner.encode() if key == SESSION else value) for key, value in scope["headers"]]
     return {**scope, "headers": fields}
+
+
+def _until(closing: asyncio.Event, receive: Receive) -> Receive:
+    """A receive that also reports a disconnect once `closing` is set."""
+
+    async def either() -> Message:
+        heard, closed = asyncio.ensure_future(receive()), asyncio.ensure_future(closing.wait())
+        try:
+            await asyncio.wait((heard, closed), return_when=asyncio.FIRST_COMPLETED)
+            return heard.result() if heard.done() else {"type": "http.disconnect"}
+        finally:
+            heard.cancel()
+            closed.cancel()
+
+    return either
 
 
 async def _away(send: Send) -> None:

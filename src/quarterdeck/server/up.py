@@ -111,8 +111,9 @@ def _run(
 
         def leave(number: int) -> None:
             shell.leave()
-            # Looked up only now: the library that serves event streams replaces it, to end them.
-            server.handle_exit(number, None)
+            # Not by server.handle_exit: the library of event streams hooks it to cut off calls in flight.
+            server.force_exit = server.should_exit and number == signal.SIGINT
+            server.should_exit = True
 
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, leave, number)

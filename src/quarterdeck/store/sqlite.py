@@ -28,6 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _READERS = 3
+_READS = 8  # at most so many wait for each other
 _BATCH = 256
 _BATCH_SECONDS = 0.02
 # The disk, the file or another process is at fault; any other code is a mistake in a statement.
@@ -121,7 +122,8 @@ class Sqlite:
         self._bus = bus
         self._loop = loop
         self._writes: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
-        self._reads: queue.SimpleQueue[_Operation | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[list[_Operation] | None] = queue.SimpleQueue()
+        self._gathered: list[_Operation] = []
         self._threads: list[threading.Thread] = []
         self._tip = (0, "")
 
@@ -153,25 +155,36 @@ class Sqlite:
     async def tx(
         self, caller: Caller, body: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._submit(self._writes, caller, with_arguments(body, *args, **kwargs))
+        operation = self._operation(caller, with_arguments(body, *args, **kwargs))
+        self._writes.put(operation)
+        result: T = await operation.future
+        return result
 
     async def read(
         self, caller: Caller, body: Callable[Concatenate[Tx, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        return await self._submit(self._reads, caller, with_arguments(body, *args, **kwargs))
+        operation = self._operation(caller, with_arguments(body, *args, **kwargs))
+        self._gathered.append(operation)
+        if len(self._gathered) == 1:
+            self._loop.call_soon(self._hand_over)
+        result: T = await operation.future
+        return result
 
-    def _submit(
-        self, to: "queue.SimpleQueue[_Operation | None]", caller: Caller, body: Callable[[Tx], T]
-    ) -> "asyncio.Future[T]":
+    def _operation(self, caller: Caller, body: Callable[[Tx], Any]) -> _Operation:
         if not self._threads:
             raise Unavailable("the database is closed")
-        future: asyncio.Future[T] = self._loop.create_future()
-        to.put(_Operation(caller, body, future))
-        return future
+        return _Operation(caller, body, self._loop.create_future())
+
+    def _hand_over(self) -> None:
+        """Give the reads of one turn of the loop to a reader together: threads that take turns cost more."""
+        reads, self._gathered = self._gathered, []
+        for first in range(0, len(reads), _READS):
+            self._reads.put(reads[first : first + _READS])
 
     async def close(self) -> None:
         threads, self._threads = self._threads, []
         self._writes.put(None)
+        self._hand_over()
         for _ in range(_READERS):
             self._reads.put(None)
         for thread in threads:
@@ -246,17 +259,21 @@ class Sqlite:
     def _read_loop(self, conn: Connection) -> None:
         with conn:
             raw = _raw(conn)
-            while (operation := self._reads.get()) is not None:
-                try:
-                    raw.execute("BEGIN")
-                    try:
-                        operation.result = operation.body(Tx(conn, operation.caller, self.dialect))
-                    finally:
-                        if raw.in_transaction:
-                            raw.execute("ROLLBACK")
-                except BaseException as error:
-                    operation.error = _worded(error)
-                self._answer([operation], [])
+            while (operations := self._reads.get()) is not None:
+                for operation in operations:
+                    self._read(conn, raw, operation)
+                self._answer(operations, [])
+
+    def _read(self, conn: Connection, raw: sqlite3.Connection, operation: _Operation) -> None:
+        try:
+            raw.execute("BEGIN")
+            try:
+                operation.result = operation.body(Tx(conn, operation.caller, self.dialect))
+            finally:
+                if raw.in_transaction:
+                    raw.execute("ROLLBACK")
+        except BaseException as error:
+            operation.error = _worded(error)
 
     def _answer(self, operations: list[_Operation], events: list[Event]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and with it everyone who waits

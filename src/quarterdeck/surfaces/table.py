@@ -245,8 +245,8 @@ def encoded(shown: dict[str, Any]) -> str:
     structure = text if text.startswith("{") else f'{{"result":{text}}}'
     # JSON text has no control characters, so these two are all that a string of it has to escape.
     quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-    flag = "true" if shown["isError"] else "false"
     content = f'[{{"type":"text","text":"{quoted}"}}]'
+    flag = "true" if shown["isError"] else "false"
     return f'{{"content":{content},"isError":{flag},"structuredContent":{structure}}}'
 
 
