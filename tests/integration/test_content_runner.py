@@ -242,7 +242,9 @@ def test_a_draft_that_a_crash_left_unwritten_is_written_by_the_next_attempt(
             def crashed(tx: Tx) -> None:
                 job = jobs.get(tx, queued.job.id)
                 assert job is not None
-                jobs.change(tx, job, {"state": "RUNNING", "worker": "gone", "lease_until": 0})
+                # The lease is a minute long, but nobody else can have the embedded database open.
+                gone = {"state": "RUNNING", "worker": "gone", "lease_until": now_us() + 60_000_000}
+                jobs.change(tx, job, gone)
                 rows.change_item(tx, rows.items_of(tx, job.id)[2], {"status": "pending", "content": None})
 
             await core.db.tx(SYSTEM, crashed)
