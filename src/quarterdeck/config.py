@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from quarterdeck.domain.agents import Agent, registry
+from quarterdeck.domain.content import Provider
 from quarterdeck.domain.errors import Invalid
 
 # The short names of common keys, beside QUARTERDECK_<SECTION>__<KEY>.
@@ -61,6 +62,35 @@ class SearchSettings(_Section):
     openai_base_url: str = "https://api.openai.com/v1"
 
 
+class ContentSettings(_Section):
+    """Keys come from the environment alone: see docs/content.md."""
+
+    default_provider: Provider = "gemini"
+    claude_model: str = "claude-sonnet-4-6"
+    gemini_model: str = "gemini-3.6-flash"
+    openai_model: str = "gpt-5.4-mini"
+    anthropic_base_url: str | None = None
+    google_base_url: str | None = None
+    openai_base_url: str | None = None
+    timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    retries: Annotated[int, Field(ge=0, le=10)] = 1
+    batch_dir: Path | None = None
+
+
+class BreakerSettings(_Section):
+    threshold: Annotated[int, Field(ge=1)] = 5
+    window_seconds: Annotated[float, Field(gt=0)] = 120.0
+    reset_seconds: Annotated[float, Field(gt=0)] = 60.0
+
+    @property
+    def limits(self) -> tuple[int, float, float]:
+        return self.threshold, self.window_seconds, self.reset_seconds
+
+
+class PlanSettings(_Section):
+    session_idle_hours: Annotated[float, Field(gt=0)] = 24.0
+
+
 class LogSettings(_Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -76,6 +106,9 @@ class Settings(BaseSettings):
     server: ServerSettings = Field(default_factory=ServerSettings)
     database: DatabaseSettings = Field(default_factory=DatabaseSettings)
     search: SearchSettings = Field(default_factory=SearchSettings)
+    content: ContentSettings = Field(default_factory=ContentSettings)
+    breaker: BreakerSettings = Field(default_factory=BreakerSettings)
+    plans: PlanSettings = Field(default_factory=PlanSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     agents: dict[str, dict[str, Any]] = {}
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 
 import quarterdeck
@@ -135,6 +136,17 @@ def texts_given_to(*methods: str) -> set[str]:
     return found
 
 
+def kinds_passed_on() -> set[str]:
+    """The event kinds that a module gives to a function of its own, which emits them."""
+    found = set()
+    for node in nodes("core"):
+        match node:
+            case ast.Call(func=ast.Name(id="_emit" | "_set"), args=args):
+                given = {arg.value for arg in args if isinstance(arg, ast.Constant)}
+                found |= {kind for kind in given if isinstance(kind, str) and "." in kind}
+    return found
+
+
 def modules() -> Iterator[str]:
     for module in pkgutil.walk_packages(quarterdeck.__path__, "quarterdeck."):
         if not module.name.endswith("__main__") and ".migrations" not in module.name:
@@ -150,7 +162,7 @@ def error_codes() -> frozenset[str]:
         kind = waiting.pop()
         found.add(kind.code)
         waiting += kind.__subclasses__()
-    return frozenset(found | {code for surface in SURFACES.values() for code in surface.codes})
+    return frozenset(found)
 
 
 def bridge_codes() -> set[str]:
@@ -190,6 +202,15 @@ def commands() -> dict[str, set[str]]:
 
 def tools() -> list[tuple[str, Tool]]:
     return [(surface.name, tool) for surface in SURFACES.values() for tool in surface.tools.values()]
+
+
+def aliases(tool: Tool) -> set[str]:
+    """Other names that a tool takes for its arguments."""
+    found: set[str] = set()
+    for field in tool.args.model_fields.values():
+        if isinstance(field.validation_alias, AliasChoices):
+            found |= {str(choice) for choice in field.validation_alias.choices}
+    return found
 
 
 def config_fields() -> dict[str, FieldInfo]:
@@ -241,19 +262,24 @@ def statuses() -> set[int]:
     return {int(status) for status in HTTPStatus if status >= 400 and status in values}
 
 
-# Surfaces and their tools: the page of a surface has its name.
+# Surfaces and their tools: the page of a surface has its name; some of its tools have a page of their own.
+
+
+def pages(surface: str) -> tuple[str, ...]:
+    return {"plans": ("plans", "content")}.get(surface, (surface,))
 
 
 @pytest.mark.parametrize("surface", SURFACES)
 def test_surface_has_a_page_that_documents_its_tools_and_no_others(surface: str) -> None:
-    headed = {title.strip("`") for title in _HEADING.findall(page(surface)) if title.startswith("`")}
-    assert headed == SURFACES[surface].tools.keys()
+    titles = [title for name in pages(surface) for title in _HEADING.findall(page(name))]
+    headed = [title.strip("`") for title in titles if title.startswith("`")]
+    assert sorted(headed) == sorted(SURFACES[surface].tools)
     assert f"`/mcp/{surface}`" in page(surface)
 
 
 @pytest.mark.parametrize(("surface", "tool"), tools(), ids=lambda value: getattr(value, "name", value))
 def test_tool_is_documented_with_its_arguments_defaults_and_profile(surface: str, tool: Tool) -> None:
-    written = own_part(surface, f"`{tool.name}`")
+    written = "".join(own_part(name, f"`{tool.name}`") for name in pages(surface))
     tables = [rows(table) for table in re.split(r"\n\n+", written)]
     table = next((found for found in tables if "argument" in found), {})
     properties, required = tool.input_schema["properties"], tool.input_schema.get("required", [])
@@ -289,6 +315,7 @@ def test_names_that_look_like_a_tool_exist() -> None:
     every = [tool for _, tool in tools()]
     known = {tool.name for tool in every} | set(PROFILES) | set(LANES) | error_codes()
     known |= {name for tool in every for name in tool.input_schema["properties"]}
+    known |= {alias for tool in every for alias in aliases(tool)}
     for kind in (records.Task, records.Decision, records.Pattern, records.Transition, records.Token):
         known |= {field.name for field in fields(kind)}
     firsts = {tool.name.partition("_")[0] for tool in every if "_" in tool.name}
@@ -394,7 +421,7 @@ def test_every_route_is_documented() -> None:
 
 def test_every_kind_of_event_is_documented() -> None:
     listed = rows(section("store", "Event log")).keys() - {"kind", "---"}
-    assert listed == texts_given_to("emit")
+    assert listed == texts_given_to("emit") | kinds_passed_on()
 
 
 def test_every_line_of_the_log_is_documented() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from rich.table import Table
 
 from quarterdeck.cli.demo_crash import WRITERS, crash
+from quarterdeck.cli.demo_plan import hand_over
 from quarterdeck.cli.demo_stage import Row, Stage, Unverified, check
 from quarterdeck.cli.mcp_client import Connection, McpClient, Refused
 
@@ -46,8 +47,10 @@ def tell_all(stage: Stage) -> None:
         learn(stage, alice)
     with stage.step("One call gathers what an agent needs for a task"):
         gather(stage, alice, tasks[0]["id"])
+    with stage.step("A plan from a template, and a hand-over between two agents"):
+        slug = hand_over(stage, alice)
     with stage.step("Bob sees none of it"):
-        hide(stage, bob, tasks[0]["id"])
+        hide(stage, bob, tasks[0]["id"], slug)
     with stage.step(f"{WRITERS} writers at once, and kill -9 in the middle"):
         before = alice.call("task_get", task_id=tasks[0]["id"])
         crash(stage, stage.token_file("alice").read_text().strip())
@@ -174,13 +177,15 @@ def gather(stage: Stage, alice: McpClient, task_id: str) -> None:
     )
 
 
-def hide(stage: Stage, bob: McpClient, task_id: str) -> None:
+def hide(stage: Stage, bob: McpClient, task_id: str, slug: str) -> None:
     check(bob.call("task_list") == [], "Bob has no tasks")
     check(bob.call("decision_search", query=PARAPHRASE) == [], "Bob has no decisions")
     check(bob.call("pattern_match", situation=SITUATION) == [], "Bob has no patterns")
     refusal = refused(lambda: bob.call("task_get", task_id=task_id))
     check(refusal["code"] == "not_found", "what is not yours is as good as absent")
-    stage.say(f"task_list: [], decision_search: [], pattern_match: [], task_get: {refusal['code']}")
+    absent = refused(lambda: bob.call("plan_get", slug=slug))
+    check(absent["code"] == "not_found", "nor is a plan of another")
+    stage.say(f"task_list: [], decision_search: [], task_get: {refusal['code']}, plan_get: {absent['code']}")
 
 
 def refused(attempt: Callable[[], object]) -> Row:

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -14,6 +15,10 @@ from quarterdeck.store.db import Database
 
 if TYPE_CHECKING:
     from quarterdeck.core.memory_index import MemoryIndex
+    from quarterdeck.core.models import Providers
+    from quarterdeck.core.templates import Library
+
+T = TypeVar("T")
 
 logger = structlog.get_logger()
 
@@ -27,14 +32,18 @@ class Core:
     settings: Settings
     agents: dict[str, Agent]
     memory: "MemoryIndex"
+    providers: "Providers"
+    templates: "Library"
+    data_dir: Path
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Let work go on beside the call that asked for it; a failure is logged, and shutdown waits."""
         task = asyncio.ensure_future(work)
         self.background.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: "asyncio.Task[Any]") -> None:
         self.background.discard(task)

@@ -5,27 +5,46 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from quarterdeck.config import Settings
+from quarterdeck.core.content_runner import ContentRunner
 from quarterdeck.core.context import Core
 from quarterdeck.core.memory_index import MemoryIndex
+from quarterdeck.core.models import Providers
+from quarterdeck.core.templates import Library
+from quarterdeck.domain.breaker import Breaker
 from quarterdeck.domain.callers import SYSTEM
 from quarterdeck.events import Bus
+from quarterdeck.store import log
 from quarterdeck.store.db import default_url, open_database
+from quarterdeck.store.guard import Guarded
 
 
 @contextlib.asynccontextmanager
 async def opened(settings: Settings, data_dir: Path) -> AsyncIterator[Core]:
     """A core on the configured database; at the end everything it acknowledged is on disk."""
     bus = Bus()
-    db = open_database(_url(settings, data_dir), bus)
-    core = Core(db, bus, settings, settings.registry(), MemoryIndex(db, bus, settings.search))
+    db = Guarded(open_database(_url(settings, data_dir), bus), Breaker(*settings.breaker.limits))
+    core = Core(
+        db=db,
+        bus=bus,
+        settings=settings,
+        agents=settings.registry(),
+        memory=MemoryIndex(db, bus, settings.search),
+        providers=Providers(settings.content, settings.breaker),
+        templates=Library(data_dir / "templates"),
+        data_dir=data_dir,
+    )
     core.caches.append(core.memory.clear_cache)
+    runner = ContentRunner(core)
     try:
         await db.start()
         core.memory.start()
+        runner.start()
         yield core
     finally:
         bus.close()
         await core.memory.close()
+        await runner.close()
+        await core.providers.close()
         await core.settle()
         await db.close()
 
@@ -41,4 +60,4 @@ def _url(settings: Settings, data_dir: Path) -> str:
 
 async def check(core: Core) -> None:
     """Raise Unavailable when the database does not answer."""
-    await core.db.read(SYSTEM, lambda tx: None)
+    await core.db.read(SYSTEM, log.tip)

@@ -1,5 +1,6 @@
 """Tasks: create, change through the state machine, read, route."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from quarterdeck.store import memory as memory_rows
 from quarterdeck.store import tasks as rows
 from quarterdeck.store.tx import Tx
 
+# Called in the transaction that changed a task's state: whatever must change with it.
+FOLLOWERS: list[Callable[[Tx, Task], None]] = []
 SUBTASKS = 200
 PATTERNS = 10
 
@@ -164,7 +167,11 @@ def write(
         after=status or task.status,
         changed=changed,
     )
-    return Task(**{name: values.get(name, getattr(task, name)) for name in Task.__slots__})
+    task = Task(**{name: values.get(name, getattr(task, name)) for name in Task.__slots__})
+    if status is not None:
+        for follow in FOLLOWERS:
+            follow(tx, task)
+    return task
 
 
 async def listing(core: Core, caller: Caller, *, limit: int = 50, **filters: str | None) -> list[Task]:

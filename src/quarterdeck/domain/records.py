@@ -24,6 +24,10 @@ class Task:
     created_at: int
     updated_at: int
     completed_at: int | None
+    plan_id: str | None = None
+    phase_id: str | None = None
+    position: int | None = None
+    notes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,190 @@ class McpSession:
     initialize: dict[str, Any]
     created_at: int
     last_seen_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A piece of work in phases. Its tasks are tasks like any other."""
+
+    id: str
+    user_id: str | None
+    project_id: str | None
+    slug: str
+    title: str
+    description: str | None
+    status: str
+    context: dict[str, Any]
+    template: dict[str, Any] | None
+    archive_reason: str | None
+    created_at: int
+    updated_at: int
+    completed_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One step of a plan; `position` counts from 1."""
+
+    id: str
+    plan_id: str
+    position: int
+    name: str
+    description: str | None
+    status: str
+    reason: str | None
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A note on a phase, with whatever context makes it useful later."""
+
+    id: str
+    phase_id: str
+    note: str
+    context: dict[str, Any] | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateValue:
+    """One value of a plan's shared state."""
+
+    plan_id: str
+    key: str
+    value: Any
+    category: str
+    created_at: int
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Somebody at work: a logged work session, a PAIR session or a conversation with the resident agent."""
+
+    id: str
+    user_id: str | None
+    kind: str
+    agent: str
+    project_id: str | None
+    plan_id: str | None
+    task_id: str | None
+    parent_id: str | None
+    status: str
+    context: dict[str, Any]
+    summary: str | None
+    handoff: dict[str, Any] | None
+    created_at: int
+    active_at: int
+    ended_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One line of a session's log."""
+
+    session_id: str
+    type: str
+    message: str
+    data: dict[str, Any] | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file that a session touched."""
+
+    session_id: str
+    path: str
+    action: str
+    metadata: dict[str, Any] | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What is to be written, and what was written for it so far."""
+
+    id: str
+    user_id: str | None
+    plan_id: str | None
+    task_id: str | None
+    title: str
+    content_type: str
+    service: str | None
+    keywords: list[str]
+    target_word_count: int
+    description: str | None
+    difficulty: str | None
+    status: str
+    draft_output: str | None
+    refined_output: str | None
+    final_content: str | None
+    error_message: str | None
+    generation_log: list[dict[str, Any]]
+    created_at: int
+    updated_at: int
+
+    @property
+    def best_content(self) -> str | None:
+        return self.final_content or self.refined_output or self.draft_output
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """One answered call to a model provider; a cost of None is unknown, not nothing."""
+
+    id: str
+    user_id: str | None
+    provider: str
+    model: str
+    purpose: str
+    brief_id: str | None
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Durable work. `worker` and `attempt` together say who may write to it while it runs."""
+
+    id: str
+    user_id: str | None
+    kind: str
+    task_id: str | None
+    spec: dict[str, Any]
+    state: str
+    state_version: int
+    priority: int
+    attempt: int
+    idempotency_key: str | None
+    worker: str | None
+    lease_until: int | None
+    summary: str | None
+    reason_code: str | None
+    result: dict[str, Any] | None
+    created_at: int
+    updated_at: int
+    started_at: int | None
+    finished_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One article or brief of a content job."""
+
+    job_id: str
+    position: int
+    slug: str
+    title: str
+    status: str
+    content: str | None
+    problems: list[str]
+    error: str | None
+    updated_at: int
 
 
 def as_dict(record: Any) -> dict[str, Any]:

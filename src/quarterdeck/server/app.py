@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from quarterdeck import __version__
 from quarterdeck.config import Settings
-from quarterdeck.core import life, tokens
+from quarterdeck.core import life, sessions, tokens
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.errors import QuarterdeckError
@@ -81,10 +81,13 @@ class Application:
             write_private(token_file(self._data_dir), minted.plaintext + "\n")
 
     async def _sweep(self) -> None:
+        """Now and then, end what nobody uses any more."""
+        idle = self._settings.plans.session_idle_hours * 3600
         while True:
             with contextlib.suppress(QuarterdeckError):
                 await self._sessions.sweep()
-            await asyncio.sleep(min(_SWEEP_SECONDS, self._settings.server.session_idle_seconds / 2))
+                await sessions.close_idle(self._core, idle)
+            await asyncio.sleep(min(_SWEEP_SECONDS, self._settings.server.session_idle_seconds / 2, idle / 2))
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]

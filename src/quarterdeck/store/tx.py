@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Table, bindparam, false
+from sqlalchemy import BindParameter, Table, bindparam, false, or_, select
 from sqlalchemy.engine import Connection, CursorResult, Row
 from sqlalchemy.sql import ColumnElement, Executable
 
@@ -11,6 +11,7 @@ from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.ids import now_us
 from quarterdeck.events import Draft
 from quarterdeck.store.kept import Kept, find
+from quarterdeck.store.schema import tasks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,13 +35,23 @@ def within(table: Table, shape: Shape, *, anchored: bool = False) -> list[Column
         conditions.append(table.c.user_id == bindparam("caller_user"))
     if anchored:
         return conditions
-    own_task = table.c.id if table.name == "tasks" else table.c.get("task_id")
     own_project = table.c.id if table.name == "projects" else table.c.get("project_id")
     if project:
         conditions.append(false() if own_project is None else own_project == bindparam("caller_project"))
     if task:
-        conditions.append(false() if own_task is None else own_task == bindparam("caller_task"))
+        conditions.append(_of_task(table))
     return conditions
+
+
+def _of_task(table: Table) -> ColumnElement[bool]:
+    """Whether a row belongs to the task a caller is bound to; a plan does through its task."""
+    bound: BindParameter[Any] = bindparam("caller_task")
+    if table.name == "tasks":
+        return table.c.id == bound
+    plan = select(tasks.c.plan_id).where(tasks.c.id == bound).scalar_subquery()
+    own, through = table.c.get("task_id"), table.c.id if table.name == "plans" else table.c.get("plan_id")
+    links = [own == bound] if own is not None else []
+    return or_(false(), *links, *([through == plan] if through is not None else []))
 
 
 class Tx:

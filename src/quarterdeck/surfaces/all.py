@@ -1,14 +1,21 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
-from quarterdeck.surfaces import orchestrator
-from quarterdeck.surfaces.table import Surface
+from quarterdeck.surfaces import content, orchestrator, plans, templates, work_sessions
+from quarterdeck.surfaces.table import Surface, union
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (orchestrator.SURFACE,)}
+_PLANS = (*plans.TOOLS, *work_sessions.TOOLS, *templates.TOOLS, *content.TOOLS)
 
-UNION = Surface(
-    name="all",
-    server_name="quarterdeck",
-    instructions="\n".join(f"{surface.name}: {surface.instructions}" for surface in SURFACES.values()),
-    tools={name: tool for surface in SURFACES.values() for name, tool in surface.tools.items()},
-    word=orchestrator.word,
+PLANS = Surface(
+    name="plans",
+    server_name="quarterdeck-plans",
+    instructions=(
+        "Plans in phases whose tasks are the board's own. Log your work in a session; session_handoff and "
+        "session_continue pass it on; session_replay tells what was done."
+    ),
+    tools={tool.name: tool for tool in _PLANS},
+    word=plans.word,
 )
+
+SURFACES: dict[str, Surface] = {surface.name: surface for surface in (orchestrator.SURFACE, PLANS)}
+
+UNION = union("all", "quarterdeck", list(SURFACES.values()))

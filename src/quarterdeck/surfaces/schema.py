@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -188,3 +188,14 @@ def _resolved(node: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     options = [option for option in node["anyOf"] if option != {"type": "null"}]
     rest = {key: value for key, value in node.items() if key != "anyOf"}
     return _resolved({**options[0], **rest}, defs) if len(options) == 1 else {"anyOf": options, **rest}
+
+
+def merged(schemas: Sequence[Row]) -> Row:
+    """One flat object for several shapes of a tool; model APIs take no alternatives at the top."""
+    properties: Row = {}
+    for schema in schemas:
+        for name, field in schema["properties"].items():
+            known = properties.setdefault(name, field)
+            if "enum" in known and "enum" in field:
+                properties[name] = {**known, "enum": list(dict.fromkeys([*known["enum"], *field["enum"]]))}
+    return {"type": "object", "properties": properties}

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeVar
@@ -13,8 +13,8 @@ from quarterdeck.core import audit
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.callers import Caller, Profile
-from quarterdeck.domain.errors import Denied, Invalid, QuarterdeckError, UnknownTool
-from quarterdeck.surfaces.schema import Args, json_schema, parse
+from quarterdeck.domain.errors import Denied, QuarterdeckError, UnknownTool
+from quarterdeck.surfaces.schema import Args, json_schema, merged, parse
 
 Kind = Literal["read", "write", "destructive"]
 A = TypeVar("A", bound=Args)
@@ -45,10 +45,20 @@ class Tool:
     catalog: bool = False
     addition: bool = False
     streams: bool = False
+    shapes: tuple["Tool", ...] = ()
 
     @cached_property
     def input_schema(self) -> dict[str, Any]:
+        if self.shapes:
+            return merged([shape.input_schema for shape in self.shapes])
         return json_schema(self.args)
+
+    def shape_of(self, arguments: dict[str, Any]) -> "Tool":
+        """The tool that is meant, where two documents share a name: told by its first required argument."""
+        for shape in self.shapes:
+            if shape.input_schema["required"][0] in arguments:
+                return shape
+        return self.shapes[0] if self.shapes else self
 
     @cached_property
     def listing(self) -> dict[str, Any]:
@@ -65,6 +75,9 @@ class Tool:
 
     def denial(self, caller: Caller) -> str | None:
         """Why the tool is hidden from a caller; None when it is not."""
+        if self.shapes:
+            reasons = [shape.denial(caller) for shape in self.shapes]
+            return reasons[0] if None not in reasons else None
         if not caller.may(self.least):
             return f"{self.name} needs the profile {self.least}; the caller is {caller.profile}"
         if caller.bound and not self.catalog and not self.binds:
@@ -96,14 +109,46 @@ class Surface:
     server_name: str
     instructions: str
     tools: dict[str, Tool]
-    word: Callable[[QuarterdeckError], dict[str, Any]]
-    codes: tuple[str, ...] = field(default=())
+    word: "Word"
+    words: dict[str, "Word"] = field(default_factory=dict)
 
     def visible(self, caller: Caller) -> Iterable[Tool]:
         """The tools the caller may use, in the order of the document."""
         for tool in self.tools.values():
             if tool.denial(caller) is None:
                 yield tool
+
+    def find(self, name: str, arguments: dict[str, Any]) -> tuple[Tool | None, "Word"]:
+        """The tool that a call means, and the words of the document it comes from."""
+        tool = self.tools.get(name)
+        if tool is None:
+            return None, self.word
+        tool = tool.shape_of(arguments)
+        return tool, self.words.get(tool.run.__module__, self.word)
+
+
+def union(name: str, server_name: str, surfaces: Sequence[Surface]) -> Surface:
+    """All tools of several surfaces. A name that two share takes either shape and answers in the caller's."""
+    tools: dict[str, Tool] = {}
+    for surface in surfaces:
+        for tool in surface.tools.values():
+            known = tools.get(tool.name)
+            tools[tool.name] = tool if known is None else _shared(known, tool)
+    return Surface(
+        name=name,
+        server_name=server_name,
+        instructions="\n".join(f"{surface.name}: {surface.instructions}" for surface in surfaces),
+        tools=tools,
+        word=surfaces[0].word,
+        words={tool.run.__module__: s.word for s in surfaces for tool in s.tools.values()},
+    )
+
+
+def _shared(first: Tool, second: Tool) -> Tool:
+    """One entry of the list for two tools of a name."""
+    shapes = tuple(shape for tool in (first, second) for shape in (tool.shapes or (tool,)))
+    described = " Or: ".join(shape.description for shape in shapes)
+    return replace(first, description=described, shapes=shapes)
 
 
 def tool(
@@ -148,7 +193,7 @@ class Desk:
     async def call(self, caller: Caller, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The MCP result of one call; a refusal is a result too, with `isError` and the surface's body."""
         began = time.perf_counter()
-        found = self.surface.tools.get(name)
+        found, word = self.surface.find(name, arguments)
         caller = _using(caller, f"{self.surface.name}.{name}"[:200])
         try:
             shown = result(await self._run(caller, found, name, arguments))
@@ -157,12 +202,12 @@ class Desk:
                 self._observe(self.surface.name, name, error.code, time.perf_counter() - began)
                 if found.kind != "read" or isinstance(error, Denied):
                     audit.refused(self.core, caller, error)
-            return result(self.surface.word(error), error=True)
+            return result(word(error), error=True)
         except Exception:
             self._observe(self.surface.name, name, "internal_error", time.perf_counter() - began)
             logger.exception("tool.broke", tool=caller.tool)
             broken = QuarterdeckError("something broke on our side", hint="the log of the core says more")
-            return result(self.surface.word(broken), error=True)
+            return result(word(broken), error=True)
         self._observe(self.surface.name, name, "ok", time.perf_counter() - began)
         return shown
 
@@ -184,6 +229,7 @@ def _using(caller: Caller, tool: str) -> Caller:
 
 
 Observer = Callable[[str, str, str, float], None]
+Word = Callable[[QuarterdeckError], dict[str, Any]]
 
 
 def result(answer: Answer, *, error: bool = False) -> dict[str, Any]:
@@ -205,11 +251,3 @@ def encoded(shown: dict[str, Any]) -> str:
 
 
 encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def arguments_of(params: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and arguments of a `tools/call`; a malformed envelope is Invalid."""
-    name, arguments = params.get("name"), params.get("arguments")
-    if not isinstance(name, str) or not isinstance(arguments, dict | None):
-        raise Invalid("tools/call needs a name and an object of arguments")
-    return name, arguments or {}

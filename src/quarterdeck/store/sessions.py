@@ -1,0 +1,108 @@
+"""Sessions with their logs and artifacts. A log is rows: any number of writers, none lost."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Select, bindparam, func, insert, select, update
+
+from quarterdeck.domain.records import Artifact, LogEntry, Session
+from quarterdeck.store.schema import session_artifacts, session_log, sessions
+from quarterdeck.store.tx import Shape, Tx, record, within
+
+_LOG = [session_log.c[name] for name in LogEntry.__slots__]
+_ARTIFACT = [session_artifacts.c[name] for name in Artifact.__slots__]
+_INSERT_LOG = insert(session_log)
+
+
+def add(tx: Tx, session: Session) -> None:
+    tx.write(insert(sessions), {name: getattr(session, name) for name in Session.__slots__})
+
+
+@cache
+def _get(shape: Shape, lock: bool) -> Select[Any]:
+    statement = select(sessions).where(sessions.c.id == bindparam("session_id"), *within(sessions, shape))
+    return statement.with_for_update() if lock else statement
+
+
+def get(tx: Tx, session_id: str, *, lock: bool = False) -> Session | None:
+    """The caller's session; `lock` holds the row until the transaction ends."""
+    row = tx.one(_get(tx.shape, lock), session_id=session_id)
+    return None if row is None else record(Session, row)
+
+
+def change(tx: Tx, session_id: str, values: Mapping[str, Any]) -> None:
+    tx.write(update(sessions).where(sessions.c.id == session_id), dict(values))
+
+
+def newest(
+    tx: Tx, kind: str, count: int, *, plan_id: str | None = None, status: str | None = None
+) -> list[Session]:
+    conditions = [sessions.c.kind == kind, *within(sessions, tx.shape)]
+    if plan_id is not None:
+        conditions.append(sessions.c.plan_id == plan_id)
+    if status is not None:
+        conditions.append(sessions.c.status == status)
+    statement = (
+        select(sessions)
+        .where(*conditions)
+        .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
+        .limit(count)
+    )
+    return [record(Session, row) for row in tx.all(statement)]
+
+
+def idle(tx: Tx, kind: str, before: int, count: int) -> list[Session]:
+    """Live sessions of every user with nothing since `before`, locked for this transaction."""
+    statement = (
+        select(sessions)
+        .where(
+            sessions.c.kind == kind,
+            sessions.c.status.in_(("active", "paused")),
+            sessions.c.active_at < before,
+        )
+        .order_by(sessions.c.active_at)
+        .limit(count)
+        .with_for_update(skip_locked=True)
+    )
+    return [record(Session, row) for row in tx.all(statement)]
+
+
+def log(tx: Tx, entry: LogEntry) -> None:
+    tx.write(_INSERT_LOG, {name: getattr(entry, name) for name in LogEntry.__slots__})
+
+
+def entries(tx: Tx, session_id: str, types: Sequence[str], count: int) -> list[LogEntry]:
+    """The newest entries of some types, oldest of them first."""
+    statement = (
+        select(*_LOG)
+        .where(session_log.c.session_id == session_id, session_log.c.type.in_(types))
+        .order_by(session_log.c.n.desc())
+        .limit(count)
+    )
+    return [record(LogEntry, row) for row in reversed(tx.all(statement))]
+
+
+def counts(tx: Tx, session_id: str) -> dict[str, int]:
+    """How many entries of each type a session has."""
+    statement = (
+        select(session_log.c.type, func.count().label("tally"))
+        .where(session_log.c.session_id == session_id)
+        .group_by(session_log.c.type)
+    )
+    return {row.type: row.tally for row in tx.all(statement)}
+
+
+def add_artifact(tx: Tx, artifact: Artifact) -> None:
+    tx.write(insert(session_artifacts), {name: getattr(artifact, name) for name in Artifact.__slots__})
+
+
+def artifacts(tx: Tx, session_id: str, count: int) -> list[Artifact]:
+    """The newest artifacts, oldest of them first."""
+    statement = (
+        select(*_ARTIFACT)
+        .where(session_artifacts.c.session_id == session_id)
+        .order_by(session_artifacts.c.n.desc())
+        .limit(count)
+    )
+    return [record(Artifact, row) for row in reversed(tx.all(statement))]
