@@ -1,6 +1,7 @@
 """Rows in bulk, through the store's own functions: thousands to a transaction, with events and hash chain."""
 
 import asyncio
+import itertools
 import random
 from pathlib import Path
 
@@ -19,11 +20,14 @@ _AT_ONCE = 2000
 _USER = Caller(LOCAL_USER, "maintainer", tool="bench.fill")
 # No model in the core that fills: the rows come with their vectors.
 _SETTINGS = Settings.model_validate({"search": {"provider": "off"}, "log": {"level": "error"}})
-_WORDS = "agent board branch cache commit error event index job lease merge plan queue review task writer"
+# 4,096 words, the first ones far more often than the last, as in any language.
+_SYLLABLES = [first + last for first in "bdfgklmn" for last in "ao"]
+_WORDS = ["".join(parts) for parts in itertools.product(_SYLLABLES, repeat=3)]
+_WEIGHTS = list(itertools.accumulate(1 / rank for rank in range(1, len(_WORDS) + 1)))
 
 
 def sentence(chance: random.Random, words: int) -> str:
-    return " ".join(chance.choices(_WORDS.split(), k=words))
+    return " ".join(chance.choices(_WORDS, cum_weights=_WEIGHTS, k=words))
 
 
 def tasks(directory: Path, count: int) -> list[str]:

@@ -16,8 +16,25 @@ from sqlalchemy import text as sql
 
 from quarterdeck import store
 from quarterdeck.domain.callers import SYSTEM, Caller
-from quarterdeck.domain.records import Decision, McpSession, Pattern, Token, Transition
-from quarterdeck.store import memory, tasks, tokens
+from quarterdeck.domain.records import (
+    Artifact,
+    BatchItem,
+    Brief,
+    Checkpoint,
+    Decision,
+    Job,
+    LogEntry,
+    McpSession,
+    ModelUsage,
+    Pattern,
+    Phase,
+    Plan,
+    Session,
+    StateValue,
+    Token,
+    Transition,
+)
+from quarterdeck.store import content, jobs, memory, plans, sessions, tasks, tokens
 from quarterdeck.store.db import Database
 from quarterdeck.store.schema import metadata
 from quarterdeck.store.tx import Tx
@@ -50,9 +67,39 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "tokens.session": lambda tx: tokens.session(tx, "session"),
     "tokens.session_seen": lambda tx: tokens.session_seen(tx, "session"),
     "tokens.remove_session": lambda tx: tokens.remove_session(tx, "session"),
+    "plans.by_id": lambda tx: plans.by_id(tx, "plan"),
+    "plans.slugs_of": lambda tx: plans.slugs_of(tx, ["plan"]),
+    "plans.progress_of": lambda tx: plans.progress_of(tx, ["plan"]),
+    "plans.change": lambda tx: plans.change(tx, "plan", {"title": "changed"}),
+    "plans.phases_of": lambda tx: plans.phases_of(tx, "plan"),
+    "plans.change_phase": lambda tx: plans.change_phase(tx, "phase", {"name": "changed"}),
+    "plans.tasks_of": lambda tx: plans.tasks_of(tx, "plan"),
+    "plans.states_in": lambda tx: plans.states_in(tx, "phase"),
+    "plans.checkpoints_of": lambda tx: plans.checkpoints_of(tx, ["phase"]),
+    "plans.get_state": lambda tx: plans.get_state(tx, "plan", "key"),
+    "plans.list_state": lambda tx: plans.list_state(tx, "plan", None, 10),
+    "sessions.get": lambda tx: sessions.get(tx, "ses"),
+    "sessions.change": lambda tx: sessions.change(tx, "ses", {"summary": "changed"}),
+    "sessions.newest": lambda tx: sessions.newest(tx, "work", 10, plan_id="plan"),
+    "sessions.entries": lambda tx: sessions.entries(tx, "ses", ["info"], 10),
+    "sessions.counts": lambda tx: sessions.counts(tx, "ses"),
+    "sessions.artifacts": lambda tx: sessions.artifacts(tx, "ses", 10),
+    "content.get_brief": lambda tx: content.get_brief(tx, "brief"),
+    "content.change_brief": lambda tx: content.change_brief(tx, "brief", {"title": "changed"}),
+    "content.briefed_tasks": lambda tx: content.briefed_tasks(tx, ["task"]),
+    "content.usage_of": lambda tx: content.usage_of(tx, "brief").requests,
+    "content.items_of": lambda tx: content.items_of(tx, "job"),
+    "content.count_items": lambda tx: content.count_items(tx, ["job"])["job"],
+    "content.live_job_of": lambda tx: content.live_job_of(tx, "brief"),
+    "jobs.get": lambda tx: jobs.get(tx, "job"),
+    "jobs.held": lambda tx: jobs.held(tx, "job", "worker", 1),
 }
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
-NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {"memory.patterns_by_id"}
+NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
+    "memory.patterns_by_id",
+    "content.briefed_tasks",
+    "content.usage_of",
+}
 # Rows that hang on a task, and the task itself.
 OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.project_exists"} | {
     "memory.get_decision",
@@ -61,7 +108,8 @@ OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.proj
     "memory.decisions_by_id",
     "memory.unembedded",
     "memory.put_vectors",
-}
+    *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs."))),
+} - NOT_BOUND
 # Tested with the search that is its only use.
 ELSEWHERE = {"pgvector.lacking"}
 
@@ -80,6 +128,40 @@ def fill(tx: Tx) -> None:
     token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None)
     tokens.add(tx, token, "digest")
     tokens.add_session(tx, McpSession("session", "ann", "board", {}, 1, 1))
+    phase = Phase("phase", "plan", 1, "n", None, "pending", None, 1)
+    plan = Plan("plan", "ann", "project", "slug", "t", None, "draft", {}, None, None, 1, 1, None)
+    plans.add(tx, plan, [phase])
+    tasks.change(tx, "task", {"plan_id": "plan", "phase_id": "phase", "position": 0})
+    plans.add_checkpoint(tx, Checkpoint("checkpoint", "phase", "n", None, 1))
+    plans.put_state(tx, StateValue("plan", "key", 1, "general", 1, 1))
+    work: tuple[Any, ...] = (
+        "ses",
+        "ann",
+        "work",
+        "opus",
+        "project",
+        "plan",
+        "task",
+        None,
+        "active",
+        {},
+        None,
+        None,
+        1,
+        1,
+        None,
+    )
+    sessions.add(tx, Session(*work))
+    sessions.log(tx, LogEntry("ses", "info", "m", None, 1))
+    sessions.add_artifact(tx, Artifact("ses", "p", "created", None, 1))
+    written: tuple[Any, ...] = ("pending", None, None, None, None, [], 1, 1)
+    content.add_brief(
+        tx, Brief("brief", "ann", "plan", "task", "t", "blog_post", None, [], 800, None, None, *written)
+    )
+    content.add_usage(tx, ModelUsage("usage", "ann", "claude", "m", "p", "brief", 1, 1, None, 1))
+    running: tuple[Any, ...] = ("RUNNING", 1, 1, 1, None, "worker", 9, None, None, {}, 1, 1, 1, None)
+    jobs.add(tx, Job("job", "ann", "content", "task", {}, *running))
+    content.add_items(tx, [BatchItem("job", 0, "brief", "t", "pending", None, [], None, 1)])
 
 
 class Done(Exception):
@@ -144,7 +226,7 @@ def test_a_bound_caller_reaches_what_it_is_bound_to_and_no_table_without_that_co
                 (
                     replace(ANN, project_id="project"),
                     {"tasks.project_exists", "memory.decisions_of"}
-                    | {name for name in OF_A_TASK if name.startswith("tasks.")},
+                    | {name for name in OF_A_TASK if name.startswith(("tasks.", "plans.", "sessions."))},
                 ),
                 (replace(ANN, project_id="other"), set()),
                 (replace(ANN, project_id="other", task_id="task"), set()),

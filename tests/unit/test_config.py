@@ -39,6 +39,7 @@ EVERY_KEY: dict[str, tuple[Any, str, str]] = {
     "content.timeout_seconds": (1.5, "1.5", "1.5"),
     "content.retries": (0, "0", "0"),
     "content.batch_dir": (Path("some/batches"), '"some/batches"', "some/batches"),
+    "plans.session_idle_hours": (0.5, "0.5", "0.5"),
     "breaker.threshold": (2, "2", "2"),
     "breaker.window_seconds": (0.5, "0.5", "0.5"),
     "breaker.reset_seconds": (0.25, "0.25", "0.25"),

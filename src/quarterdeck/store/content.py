@@ -44,8 +44,8 @@ def get_brief(tx: Tx, brief_id: str, *, lock: bool = False) -> Brief | None:
 
 
 def change_brief(tx: Tx, brief_id: str, values: Mapping[str, Any]) -> None:
-    """Set columns of a brief that was read in this transaction."""
-    tx.write(update(briefs).where(briefs.c.id == brief_id), dict(values))
+    """Set columns of the caller's brief."""
+    tx.write(update(briefs).where(briefs.c.id == brief_id, *within(briefs, tx.shape)), values)
 
 
 def newest_briefs(tx: Tx, count: int, status: str | None) -> list[Brief]:
@@ -82,10 +82,11 @@ def count_briefs(tx: Tx) -> dict[str, int]:
 
 
 def briefed_tasks(tx: Tx, task_ids: Sequence[str]) -> set[str]:
-    """Which of these tasks have a brief that has not failed."""
+    """Which of these tasks have a brief of the caller that has not failed."""
     if not task_ids:
         return set()
-    statement = select(briefs.c.task_id).where(briefs.c.task_id.in_(task_ids), briefs.c.status != "failed")
+    live = (briefs.c.task_id.in_(task_ids), briefs.c.status != "failed")
+    statement = select(briefs.c.task_id).where(*live, *within(briefs, tx.shape, anchored=True))
     return {row.task_id for row in tx.all(statement)}
 
 
@@ -122,8 +123,9 @@ def usage_since(tx: Tx, since: int) -> list[Used]:
 
 
 def usage_of(tx: Tx, brief_id: str) -> Used:
-    """The usage of a brief that was read in this transaction."""
-    row = tx.one(select(*_SUMS).where(model_usage.c.brief_id == brief_id))
+    """The usage of the caller's brief."""
+    mine = within(model_usage, tx.shape, anchored=True)
+    row = tx.one(select(*_SUMS).where(model_usage.c.brief_id == brief_id, *mine))
     return _used("", "", row)
 
 
@@ -150,16 +152,21 @@ _WHOLE = [batch_items.c[name] for name in BatchItem.__slots__]
 _WITHOUT_TEXT = [null() if column.name == "content" else column for column in _WHOLE]
 
 
+def _mine(tx: Tx, *job_ids: str) -> Select[Any]:
+    """Those of the ids that are jobs of the caller, for the IN of their items."""
+    return select(jobs.c.id).where(jobs.c.id.in_(job_ids), *within(jobs, tx.shape))
+
+
 def items_of(
     tx: Tx, job_id: str, *, whole: bool = False, page: tuple[int, int] | None = None
 ) -> list[BatchItem]:
-    """The items of a job that was read in this transaction, in order; with their texts when `whole`.
+    """The items of the caller's job, in order; with their texts when `whole`.
 
     `page` is how many to leave out and how many to return.
     """
     statement = (
         select(*(_WHOLE if whole else _WITHOUT_TEXT))
-        .where(batch_items.c.job_id == job_id)
+        .where(batch_items.c.job_id.in_(_mine(tx, job_id)))
         .order_by(batch_items.c.position)
     )
     if page is not None:
@@ -176,12 +183,14 @@ def change_item(tx: Tx, item: BatchItem, values: Mapping[str, Any]) -> None:
 
 
 def count_items(tx: Tx, job_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """How many items of each status jobs that were read in this transaction have."""
+    """How many items of each status the caller's jobs have."""
     counts: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
     if job_ids:
         by = (batch_items.c.job_id, batch_items.c.status)
         statement = (
-            select(*by, func.count().label("many")).where(batch_items.c.job_id.in_(job_ids)).group_by(*by)
+            select(*by, func.count().label("many"))
+            .where(batch_items.c.job_id.in_(_mine(tx, *job_ids)))
+            .group_by(*by)
         )
         for row in tx.all(statement):
             counts[row.job_id][row.status] = row.many
@@ -189,11 +198,12 @@ def count_items(tx: Tx, job_ids: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def live_job_of(tx: Tx, brief_id: str) -> str | None:
-    """The job that a brief waits for or is written by."""
+    """The caller's job that a brief waits for or is written by."""
     statement = (
         select(jobs.c.id)
         .join(batch_items, batch_items.c.job_id == jobs.c.id)
         .where(
+            *within(jobs, tx.shape),
             jobs.c.state.in_(LIVE),
             batch_items.c.slug == brief_id,
             batch_items.c.status.in_(("pending", "drafted")),

@@ -93,6 +93,7 @@ def held(tx: Tx, job_id: str, worker: str, attempt: int) -> Job | None:
         jobs.c.worker == worker,
         jobs.c.attempt == attempt,
         jobs.c.state == "RUNNING",
+        *within(jobs, tx.shape),
     )
     row = tx.one(statement.with_for_update())
     return None if row is None else record(Job, row)

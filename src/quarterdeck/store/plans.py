@@ -36,18 +36,30 @@ def by_slug(tx: Tx, slug: str, *, lock: bool = False) -> list[Plan]:
 
 
 def by_id(tx: Tx, plan_id: str) -> Plan | None:
-    """A plan reached through one of its rows, locked for this transaction."""
-    row = tx.one(select(plans).where(plans.c.id == plan_id).with_for_update())
+    """The caller's plan, locked for this transaction."""
+    row = tx.one(select(plans).where(plans.c.id == plan_id, *within(plans, tx.shape)).with_for_update())
     return None if row is None else record(Plan, row)
 
 
+def _mine(tx: Tx, *plan_ids: str) -> Select[Any]:
+    """Those of the ids that are plans of the caller, for the IN of rows that hang on them."""
+    return select(plans.c.id).where(plans.c.id.in_(plan_ids), *within(plans, tx.shape))
+
+
+def _my_phases(tx: Tx, *phase_ids: str) -> Select[Any]:
+    """Those of the ids that are phases of the caller's plans."""
+    of_plan = phases.c.plan_id == plans.c.id
+    return (
+        select(phases.c.id).join(plans, of_plan).where(phases.c.id.in_(phase_ids), *within(plans, tx.shape))
+    )
+
+
 def slugs_of(tx: Tx, plan_ids: Sequence[str]) -> dict[str, str]:
-    """The slugs of plans that rows of this transaction point to."""
+    """The slugs of the caller's plans."""
     if not plan_ids:
         return {}
-    return {
-        row.id: row.slug for row in tx.all(select(plans.c.id, plans.c.slug).where(plans.c.id.in_(plan_ids)))
-    }
+    mine = select(plans.c.id, plans.c.slug).where(plans.c.id.in_(plan_ids), *within(plans, tx.shape))
+    return {row.id: row.slug for row in tx.all(mine)}
 
 
 def newest(tx: Tx, count: int, status: str | None, *, archived: bool) -> list[Plan]:
@@ -64,12 +76,12 @@ def newest(tx: Tx, count: int, status: str | None, *, archived: bool) -> list[Pl
 
 
 def progress_of(tx: Tx, plan_ids: Sequence[str]) -> dict[str, Progress]:
-    """The progress of plans that `newest` returned in this transaction."""
+    """The progress of the caller's plans."""
     if not plan_ids:
         return {}
     statement = (
         select(tasks.c.plan_id, tasks.c.status, func.count().label("tally"))
-        .where(tasks.c.plan_id.in_(plan_ids), tasks.c.status != "cancelled")
+        .where(tasks.c.plan_id.in_(_mine(tx, *plan_ids)), tasks.c.status != "cancelled")
         .group_by(tasks.c.plan_id, tasks.c.status)
     )
     totals: dict[str, list[int]] = {}
@@ -81,34 +93,36 @@ def progress_of(tx: Tx, plan_ids: Sequence[str]) -> dict[str, Progress]:
 
 
 def change(tx: Tx, plan_id: str, values: Mapping[str, Any]) -> None:
-    """Set columns of a plan that was read in this transaction."""
-    tx.write(update(plans).where(plans.c.id == plan_id), dict(values))
+    """Set columns of the caller's plan."""
+    tx.write(update(plans).where(plans.c.id == plan_id, *within(plans, tx.shape)), values)
 
 
 def phases_of(tx: Tx, plan_id: str, *, lock: bool = False) -> list[Phase]:
-    """The phases of a plan that was read in this transaction, in order."""
-    statement = select(phases).where(phases.c.plan_id == plan_id).order_by(phases.c.position)
+    """The phases of the caller's plan, in order."""
+    statement = select(phases).where(phases.c.plan_id.in_(_mine(tx, plan_id))).order_by(phases.c.position)
     return [record(Phase, row) for row in tx.all(statement.with_for_update() if lock else statement)]
 
 
 def change_phase(tx: Tx, phase_id: str, values: Mapping[str, Any]) -> None:
-    tx.write(update(phases).where(phases.c.id == phase_id), dict(values))
+    """Set columns of a phase of the caller's plan."""
+    tx.write(update(phases).where(phases.c.id.in_(_my_phases(tx, phase_id))), values)
 
 
 def tasks_of(tx: Tx, plan_id: str) -> list[Task]:
-    """The tasks of a plan that was read in this transaction, in order."""
+    """The tasks of the caller's plan, in order."""
     statement = (
         select(tasks)
         .join(phases, phases.c.id == tasks.c.phase_id)
-        .where(tasks.c.plan_id == plan_id)
+        .where(tasks.c.plan_id.in_(_mine(tx, plan_id)))
         .order_by(phases.c.position, tasks.c.position)
     )
     return [record(Task, row) for row in tx.all(statement)]
 
 
 def states_in(tx: Tx, phase_id: str) -> list[str]:
-    """The states of a phase's tasks."""
-    return [row.status for row in tx.all(select(tasks.c.status).where(tasks.c.phase_id == phase_id))]
+    """The states of the tasks in a phase of the caller's plan."""
+    inside = tasks.c.phase_id.in_(_my_phases(tx, phase_id))
+    return [row.status for row in tx.all(select(tasks.c.status).where(inside))]
 
 
 def add_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
@@ -116,10 +130,10 @@ def add_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
 
 
 def checkpoints_of(tx: Tx, phase_ids: Sequence[str]) -> list[Checkpoint]:
-    """The checkpoints of phases that were read in this transaction, oldest first."""
+    """The checkpoints of phases of the caller's plans, oldest first."""
     statement = (
         select(checkpoints)
-        .where(checkpoints.c.phase_id.in_(phase_ids))
+        .where(checkpoints.c.phase_id.in_(_my_phases(tx, *phase_ids)))
         .order_by(checkpoints.c.created_at, checkpoints.c.id)
     )
     return [record(Checkpoint, row) for row in tx.all(statement)]
@@ -142,12 +156,15 @@ def put_state(tx: Tx, value: StateValue) -> None:
 
 
 def get_state(tx: Tx, plan_id: str, key: str) -> StateValue | None:
-    row = tx.one(select(plan_state).where(plan_state.c.plan_id == plan_id, plan_state.c.key == key))
+    """A value of the caller's plan."""
+    mine = plan_state.c.plan_id.in_(_mine(tx, plan_id))
+    row = tx.one(select(plan_state).where(mine, plan_state.c.key == key))
     return None if row is None else record(StateValue, row)
 
 
 def list_state(tx: Tx, plan_id: str, category: str | None, count: int) -> list[StateValue]:
-    statement = select(plan_state).where(plan_state.c.plan_id == plan_id)
+    """The values of the caller's plan by key."""
+    statement = select(plan_state).where(plan_state.c.plan_id.in_(_mine(tx, plan_id)))
     if category is not None:
         statement = statement.where(plan_state.c.category == category)
     return [record(StateValue, row) for row in tx.all(statement.order_by(plan_state.c.key).limit(count))]

@@ -31,13 +31,20 @@ def get(tx: Tx, session_id: str, *, lock: bool = False) -> Session | None:
     return None if row is None else record(Session, row)
 
 
+def _mine(tx: Tx, session_id: str) -> Select[Any]:
+    """The id when it is a session of the caller, for the IN of rows that hang on it."""
+    return select(sessions.c.id).where(sessions.c.id == session_id, *within(sessions, tx.shape))
+
+
 def change(tx: Tx, session_id: str, values: Mapping[str, Any]) -> None:
-    tx.write(update(sessions).where(sessions.c.id == session_id), dict(values))
+    """Set columns of the caller's session."""
+    tx.write(update(sessions).where(sessions.c.id == session_id, *within(sessions, tx.shape)), values)
 
 
 def newest(
     tx: Tx, kind: str, count: int, *, plan_id: str | None = None, status: str | None = None
 ) -> list[Session]:
+    """The caller's sessions of a kind, newest first."""
     conditions = [sessions.c.kind == kind, *within(sessions, tx.shape)]
     if plan_id is not None:
         conditions.append(sessions.c.plan_id == plan_id)
@@ -73,10 +80,10 @@ def log(tx: Tx, entry: LogEntry) -> None:
 
 
 def entries(tx: Tx, session_id: str, types: Sequence[str], count: int) -> list[LogEntry]:
-    """The newest entries of some types, oldest of them first."""
+    """The newest entries of some types in the caller's session, oldest of them first."""
     statement = (
         select(*_LOG)
-        .where(session_log.c.session_id == session_id, session_log.c.type.in_(types))
+        .where(session_log.c.session_id.in_(_mine(tx, session_id)), session_log.c.type.in_(types))
         .order_by(session_log.c.n.desc())
         .limit(count)
     )
@@ -84,10 +91,10 @@ def entries(tx: Tx, session_id: str, types: Sequence[str], count: int) -> list[L
 
 
 def counts(tx: Tx, session_id: str) -> dict[str, int]:
-    """How many entries of each type a session has."""
+    """How many entries of each type the caller's session has."""
     statement = (
         select(session_log.c.type, func.count().label("tally"))
-        .where(session_log.c.session_id == session_id)
+        .where(session_log.c.session_id.in_(_mine(tx, session_id)))
         .group_by(session_log.c.type)
     )
     return {row.type: row.tally for row in tx.all(statement)}
@@ -98,10 +105,10 @@ def add_artifact(tx: Tx, artifact: Artifact) -> None:
 
 
 def artifacts(tx: Tx, session_id: str, count: int) -> list[Artifact]:
-    """The newest artifacts, oldest of them first."""
+    """The newest artifacts of the caller's session, oldest of them first."""
     statement = (
         select(*_ARTIFACT)
-        .where(session_artifacts.c.session_id == session_id)
+        .where(session_artifacts.c.session_id.in_(_mine(tx, session_id)))
         .order_by(session_artifacts.c.n.desc())
         .limit(count)
     )

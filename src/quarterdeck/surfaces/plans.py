@@ -201,7 +201,7 @@ async def task_toggle(call: Call, a: OnTask) -> Row:
 class StateSet(Args):
     plan_slug: Slug
     key: Label
-    value: Annotated[Any, AfterValidator(bounded)]
+    value: Annotated[Any, AfterValidator(bounded), Field(description="any JSON")]
     category: Label = "general"
 
 

@@ -86,11 +86,13 @@ def _plans() -> None:
         _time("created_at"),
         _time("updated_at"),
     )
-    # Both databases take a reference in ADD COLUMN; SQLite cannot add one later.
-    op.execute("ALTER TABLE tasks ADD COLUMN plan_id VARCHAR(36) REFERENCES plans(id) ON DELETE SET NULL")
-    op.execute("ALTER TABLE tasks ADD COLUMN phase_id VARCHAR(36) REFERENCES phases(id) ON DELETE SET NULL")
-    op.add_column("tasks", sa.Column("position", sa.Integer))
-    op.add_column("tasks", sa.Column("notes", sa.Text))
+    with op.batch_alter_table("tasks") as tasks:
+        tasks.add_column(sa.Column("plan_id", sa.String(36)))
+        tasks.add_column(sa.Column("phase_id", sa.String(36)))
+        tasks.add_column(sa.Column("position", sa.Integer))
+        tasks.add_column(sa.Column("notes", sa.Text))
+        tasks.create_foreign_key("fk_tasks_plan_id", "plans", ["plan_id"], ["id"], ondelete="SET NULL")
+        tasks.create_foreign_key("fk_tasks_phase_id", "phases", ["phase_id"], ["id"], ondelete="SET NULL")
     _index("tasks", "plan_id")
     _index("tasks", "phase_id", "position")
 
