@@ -50,6 +50,8 @@ def load(provider: str, *, openai_key: str | None, openai_base_url: str) -> Embe
 
     Raises `Unavailable` with the reason when there is none to be had.
     """
+    # numpy reads this once, when it starts: its threads wait for the next product by spinning.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     key = (openai_key or "").strip()
     match provider:
         case "off":
