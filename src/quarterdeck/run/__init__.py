@@ -1,0 +1,1 @@
+"""Running agents: each attempt of a job is contained, followed and always ended."""

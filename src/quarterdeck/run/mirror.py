@@ -1,0 +1,191 @@
+"""Bare caches, one for each source: the exact commit of a job is brought here and nowhere else.
+
+A local repository is only read: git serves the commit from it as it would to any other clone.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from quarterdeck.domain.jobspec import FailReason, Repo, without_secrets
+from quarterdeck.run.git import GitError, GitTimeout, git
+
+FETCH_SECONDS: Final = 600.0
+_LOCK_POLL_SECONDS: Final = 0.05
+_ALL_HISTORY: Final = "2147483647"
+_REMOTE_PROTOCOLS: Final = ("https", "ssh", "git")
+
+
+class CheckoutError(Exception):
+    """The files of a job cannot be had. `reason` is what its record says."""
+
+    def __init__(self, message: str, reason: FailReason = "EXECUTOR_ERROR") -> None:
+        super().__init__(message)
+        self.reason: FailReason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where commits come from: an address for git, whether it is a folder of this host, and whether git may
+    use the configuration and credentials of the user who runs the core.
+    """
+
+    address: str
+    local: bool = False
+    user_config: bool = False
+
+    @property
+    def shown(self) -> str:
+        return without_secrets(self.address)
+
+    @property
+    def folder(self) -> str:
+        """The name of its cache. All that gives access counts: what one may fetch, another may not see."""
+        key = f"{self.user_config} {self.address}".encode("utf-8", "surrogateescape")
+        return f"{hashlib.sha256(key).hexdigest()[:32]}.git"
+
+
+async def source_of(repo: Repo, allowed_local: Sequence[Path], *, user_config: bool = False) -> Source:
+    """The source that a spec names. A folder of this host must lie within one of `allowed_local`."""
+    if repo.type == "git" and repo.url is not None and not repo.url.startswith("file:"):
+        return Source(repo.url, user_config=user_config)
+    path = repo.path or ""
+    if repo.type == "git":
+        url = urlsplit(repo.url or "")
+        if url.netloc not in ("", "localhost"):
+            raise CheckoutError("the file URL names another host", "POLICY")
+        path = unquote(url.path)
+    address = str(await _local(Path(path), allowed_local, user_config))
+    return Source(address, local=True, user_config=user_config)
+
+
+async def _local(path: Path, allowed: Sequence[Path], user_config: bool) -> Path:
+    """The folder in which this repository keeps its objects; both have to be allowed, by their real names."""
+    found = await asyncio.to_thread(path.resolve)
+    roots = [await asyncio.to_thread(root.resolve) for root in allowed]
+    if not any(found.is_relative_to(root) for root in roots):
+        raise CheckoutError(f"{path} is not a repository that this core may read", "POLICY")
+    try:
+        # The ceiling keeps git from finding a repository that lies around the folder.
+        answer = await git(
+            ["rev-parse", "--path-format=absolute", "--git-common-dir"],
+            found,
+            env={"GIT_CEILING_DIRECTORIES": str(found.parent)},
+            user_config=user_config,
+        )
+    except GitError as error:
+        raise CheckoutError(f"{path} is not a git repository that can be read: {error.said}") from error
+    common = await asyncio.to_thread(Path(os.fsdecode(answer.removesuffix(b"\n"))).resolve)
+    if not any(common.is_relative_to(root) for root in roots):
+        raise CheckoutError(f"{path} belongs to a repository that this core may not read", "POLICY")
+    return common
+
+
+async def fetch_commit(
+    source: Source, commit: str, branch: str, cache_dir: Path, *, timeout: float = FETCH_SECONDS
+) -> Path:
+    """The bare repository in `cache_dir` that holds the commit; fetched when it is not there yet."""
+    cache = cache_dir / source.folder
+    deadline = time.monotonic() + timeout
+    try:
+        async with _locked(cache.with_suffix(".lock"), deadline):
+            await _ensure(cache)
+            kind = await _kind(cache, commit)
+            if kind is None:
+                await _fetch(source, commit, branch, cache, deadline)
+                kind = await _kind(cache, commit)
+    except GitTimeout as error:
+        raise CheckoutError(f"{source.shown} did not deliver in {timeout:g} s", "TIMEOUT") from error
+    if kind is None:
+        raise CheckoutError(f"{source.shown} has no commit {commit}, also not on its branch {branch}")
+    if kind != "commit":
+        raise CheckoutError(f"{commit} in {source.shown} is a {kind}, not a commit")
+    return cache
+
+
+async def _ensure(cache: Path) -> None:
+    if (cache / "HEAD").is_file():
+        _sweep(cache)
+        return
+    draft = cache.with_suffix(".draft")
+    await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+    await git(["init", "--quiet", "--bare", "--template=", str(draft)], cache.parent)
+    draft.rename(cache)
+
+
+def _sweep(cache: Path) -> None:
+    """Take away locks that a killed git has left: none that is alive is older than its time limit."""
+    for lock in (cache / "shallow.lock", *cache.glob("refs/**/*.lock")):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - lock.stat().st_mtime > FETCH_SECONDS:
+                lock.unlink()
+
+
+async def _kind(cache: Path, name: str) -> str | None:
+    try:
+        return (await git(["cat-file", "-t", name], cache)).decode().strip()
+    except GitTimeout:
+        raise
+    except GitError:
+        return None
+
+
+async def _fetch(source: Source, commit: str, branch: str, cache: Path, deadline: float) -> None:
+    async def fetch(refspec: str, *options: str) -> None:
+        await git(
+            [
+                *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"),
+                *(*options, "--", source.address, refspec),
+            ],
+            cache,
+            user_config=source.user_config,
+            protocols=("file",) if source.local else _REMOTE_PROTOCOLS,
+            timeout=max(1.0, deadline - time.monotonic()),
+        )
+
+    try:
+        return await fetch(f"+{commit}:refs/baselines/{commit}", "--depth=1")
+    except GitTimeout:
+        raise
+    except GitError as error:
+        if source.local:
+            missing = "not our ref" in error.said
+            problem = f"has no commit {commit}" if missing else f"cannot be fetched: {error.said}"
+            raise CheckoutError(f"{source.shown} {problem}") from error
+    # Not every server gives out a commit by its id: then its history on the branch is the way to it.
+    depth = [f"--depth={_ALL_HISTORY}"] if (cache / "shallow").is_file() else []
+    try:
+        await fetch(f"+refs/heads/{branch}:refs/branches/{branch}", *depth)
+    except GitTimeout:
+        raise
+    except GitError as error:
+        raise CheckoutError(f"{source.shown} cannot be fetched: {error.said}") from error
+
+
+@asynccontextmanager
+async def _locked(path: Path, deadline: float) -> AsyncIterator[None]:
+    """Hold the lock of a cache against every other task and process of this host."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise CheckoutError("another job holds the cache of this repository", "TIMEOUT") from None
+                await asyncio.sleep(_LOCK_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
