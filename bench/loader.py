@@ -6,7 +6,7 @@ import json
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,9 +71,9 @@ def ask(address: Address, request: bytes) -> tuple[int, bytes]:
     return int(head[9:12]), body
 
 
-def drive(address: Address, requests: Sequence[bytes], count: int, concurrency: int) -> Run:
-    """Send `count` requests, round and round from the given ones, with so many in flight at any time."""
-    waiting = itertools.islice(itertools.cycle(requests), count)
+def drive(address: Address, requests: Iterator[bytes], count: int, concurrency: int) -> Run:
+    """Send the next `count` of the requests, with so many in flight at any time."""
+    waiting = itertools.islice(requests, count)
     latencies: list[float] = []
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         for _ in range(concurrency):

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,10 +55,10 @@ def calls(options: Options) -> Table:
             core = stack.enter_context(Core(directory))
             core.searchable()
             some = [core.request("task_get", task_id=task_id) for task_id in chance.choices(ids, k=500)]
-            loads[f"ping {size}"] = Load(core, [core.request("ping")])
-            loads[f"task_get {size}"] = Load(core, some)
-            loads[f"task_create {size}"] = Load(core, [_create(core)], 500)
-            loads[f"task_list {size}"] = Load(core, [core.request("task_list")], 200)
+            loads[f"ping {size}"] = Load(core, repeat(core.request("ping")))
+            loads[f"task_get {size}"] = Load(core, cycle(some))
+            loads[f"task_create {size}"] = Load(core, repeat(_create(core)), 500)
+            loads[f"task_list {size}"] = Load(core, repeat(core.request("task_list")), 200)
         costs = compare(bare, loads, options.concurrency, options.rounds)
     table = Table(
         f"calls: server CPU at concurrency {options.concurrency}",
@@ -82,7 +83,10 @@ def search(options: Options) -> Table:
         mode = core.searchable()
         # More queries than the core remembers, so that a new one is always embedded.
         fresh = [core.request("decision_search", query=fill.sentence(chance, 7)) for _ in range(2000)]
-        loads = {"new query": Load(core, fresh, 200), "repeated query": Load(core, fresh[:1], 200)}
+        loads = {
+            "new query": Load(core, cycle(fresh), 200),
+            "repeated query": Load(core, repeat(fresh[0]), 200),
+        }
         table = Table(
             f"search: decision_search over {size:,} decisions",
             f"Mode: {mode}. {fill.REAL_VECTORS} decisions are embedded by the model, the rest have random "
@@ -116,7 +120,7 @@ def start(options: Options) -> Table:
                         core.searchable()
                         note("memory with the search model", "MB", core.memory())
                         mixed = [core.request("task_list", limit=1), _create(core)]
-                        drive(core.address, mixed, 10_000, options.concurrency)
+                        drive(core.address, cycle(mixed), 10_000, options.concurrency)
                         note("memory after 10,000 calls", "MB", core.memory())
     table = Table(
         "start: from the start of the process",
@@ -145,7 +149,7 @@ def writes(options: Options) -> Table:
             url = stack.enter_context(Postgres(durable=True)).create_database()
             cores["postgres"] = stack.enter_context(Core(_directory(stack), url))
         for clients in (1, 16, 64):
-            loads = {name: Load(core, [_create(core)]) for name, core in cores.items()}
+            loads = {name: Load(core, repeat(_create(core))) for name, core in cores.items()}
             for name, cost in compare(bare, loads, clients, options.rounds).items():
                 table.add(name, clients, of=cost)
     return table

@@ -22,10 +22,13 @@ PHASES = [
 CODES = {"validation_error", "not_found", "permission_denied", "rate_limited", "service_unavailable"}
 
 
-@pytest.fixture(scope="module")
-def deck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deck]:
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def deck(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deck]:
+    environment = {"QUARTERDECK_ADMIN_SECRET": ADMIN}
+    if request.param == "postgres":
+        environment["QUARTERDECK_DATABASE_URL"] = request.getfixturevalue("postgres").create_database()
     folder = tmp_path_factory.mktemp("core")
-    with CoreProcess(folder, {"QUARTERDECK_ADMIN_SECRET": ADMIN}) as core, Deck(core.url, ADMIN) as deck:
+    with CoreProcess(folder, environment) as core, Deck(core.url, ADMIN) as deck:
         yield deck
 
 
