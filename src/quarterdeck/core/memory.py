@@ -8,7 +8,7 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import NotFound
 from quarterdeck.domain.ids import new_id
-from quarterdeck.domain.records import Decision, Pattern
+from quarterdeck.domain.records import Decision, Pattern, as_dict
 from quarterdeck.store import memory as rows
 from quarterdeck.store.tx import Tx
 
@@ -54,7 +54,7 @@ async def record_outcome(core: Core, caller: Caller, decision_id: str, outcome: 
             user_id=found.user_id,
             before=found.outcome,
         )
-        return Decision(**{**{name: getattr(found, name) for name in Decision.__slots__}, "outcome": outcome})
+        return Decision(**{**as_dict(found), "outcome": outcome})
 
     return await core.db.tx(caller, body)
 
@@ -91,7 +91,7 @@ async def record_use(core: Core, caller: Caller, pattern_id: str, *, success: bo
         stamp = max(tx.now, found.updated_at + 1)
         rows.set_use(tx, pattern_id, count, rate, stamp)
         tx.emit("pattern.used", pattern_id, user_id=found.user_id, success=success)
-        kept = {name: getattr(found, name) for name in Pattern.__slots__}
+        kept = as_dict(found)
         return Pattern(**{**kept, "usage_count": count, "success_rate": rate, "updated_at": stamp})
 
     return await core.db.tx(caller, body)

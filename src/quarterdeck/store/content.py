@@ -9,7 +9,7 @@ from sqlalchemy import Select, bindparam, func, insert, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from quarterdeck.domain.jobs import LIVE
-from quarterdeck.domain.records import BatchItem, Brief, ModelUsage
+from quarterdeck.domain.records import BatchItem, Brief, ModelUsage, as_dict
 from quarterdeck.store.schema import batch_items, briefs, jobs, model_usage
 from quarterdeck.store.tx import Shape, Tx, record, within
 
@@ -28,7 +28,7 @@ class Used:
 
 
 def add_brief(tx: Tx, brief: Brief) -> None:
-    tx.write(insert(briefs), {name: getattr(brief, name) for name in Brief.__slots__})
+    tx.write(insert(briefs), as_dict(brief))
 
 
 @cache
@@ -98,7 +98,7 @@ _ADD_USAGE: dict[str, Any] = {
 
 def add_usage(tx: Tx, usage: ModelUsage) -> bool:
     """Write one call's usage; False when it was written before."""
-    return tx.write(_ADD_USAGE[tx.dialect], {name: getattr(usage, name) for name in ModelUsage.__slots__}) > 0
+    return tx.write(_ADD_USAGE[tx.dialect], as_dict(usage)) > 0
 
 
 _SUMS = (
@@ -144,7 +144,7 @@ def _used(provider: str, purpose: str, row: Any) -> Used:
 def add_items(tx: Tx, items: Iterable[BatchItem]) -> None:
     tx.write(
         insert(batch_items),
-        [{name: getattr(item, name) for name in BatchItem.__slots__} for item in items],
+        [as_dict(item) for item in items],
     )
 
 

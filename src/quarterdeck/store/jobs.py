@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, func, insert, select, text, update
 
 from quarterdeck.domain.jobs import CLAIMABLE
-from quarterdeck.domain.records import Job
+from quarterdeck.domain.records import Job, as_dict
 from quarterdeck.store.schema import jobs
 from quarterdeck.store.tx import Shape, Tx, record, within
 
@@ -15,7 +15,7 @@ _INSERT = insert(jobs)
 
 
 def add(tx: Tx, job: Job) -> None:
-    tx.write(_INSERT, {name: getattr(job, name) for name in Job.__slots__})
+    tx.write(_INSERT, as_dict(job))
 
 
 @cache

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from quarterdeck.domain import fusion
-from quarterdeck.domain.records import Decision, Pattern
+from quarterdeck.domain.records import Decision, Pattern, as_dict
 from quarterdeck.store import tasks
 from quarterdeck.store.schema import decision_tags, decisions, embeddings, patterns
 from quarterdeck.store.tx import Shape, Tx, record, within
@@ -71,7 +71,7 @@ _UPSERT = {
 
 
 def add_decision(tx: Tx, decision: Decision) -> Decision:
-    tx.write(insert(decisions), {name: getattr(decision, name) for name in Decision.__slots__})
+    tx.write(insert(decisions), as_dict(decision))
     if decision.tags:
         tx.write(
             insert(decision_tags),
@@ -83,7 +83,7 @@ def add_decision(tx: Tx, decision: Decision) -> Decision:
 
 
 def add_pattern(tx: Tx, pattern: Pattern) -> Pattern:
-    tx.write(insert(patterns), {name: getattr(pattern, name) for name in Pattern.__slots__})
+    tx.write(insert(patterns), as_dict(pattern))
     _index(tx, "pattern", pattern.id, pattern.user_id, pattern_text(pattern))
     tx.emit("pattern.stored", pattern.id, name=pattern.name[:200])
     return pattern
@@ -245,7 +245,7 @@ def put_vectors(tx: Tx, model: str, vectors: Sequence[Vector]) -> list[Vector]:
         )
         alive = [wanted[row.id] for row in tx.all(statement)] if wanted else []
         if alive:
-            values = [{name: getattr(vector, name) for name in Vector.__slots__} for vector in alive]
+            values = [as_dict(vector) for vector in alive]
             tx.write(_UPSERT[tx.dialect], [{**value, "model": model} for value in values])
             tx.emit("memory.embedded", None, model=model, rows=kind, ids=[vector.row_id for vector in alive])
             stored += alive

@@ -8,15 +8,15 @@ from sqlalchemy import Select, bindparam, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from quarterdeck.domain.plans import Progress
-from quarterdeck.domain.records import Checkpoint, Phase, Plan, StateValue, Task
+from quarterdeck.domain.records import Checkpoint, Phase, Plan, StateValue, Task, as_dict
 from quarterdeck.store.schema import checkpoints, phases, plan_state, plans, tasks
 from quarterdeck.store.tx import Shape, Tx, record, within
 
 
 def add(tx: Tx, plan: Plan, its_phases: Sequence[Phase]) -> None:
-    tx.write(insert(plans), {name: getattr(plan, name) for name in Plan.__slots__})
+    tx.write(insert(plans), as_dict(plan))
     if its_phases:
-        rows = [{name: getattr(phase, name) for name in Phase.__slots__} for phase in its_phases]
+        rows = [as_dict(phase) for phase in its_phases]
         tx.write(insert(phases), rows)
 
 
@@ -126,7 +126,7 @@ def states_in(tx: Tx, phase_id: str) -> list[str]:
 
 
 def add_checkpoint(tx: Tx, checkpoint: Checkpoint) -> None:
-    tx.write(insert(checkpoints), {name: getattr(checkpoint, name) for name in Checkpoint.__slots__})
+    tx.write(insert(checkpoints), as_dict(checkpoint))
 
 
 def checkpoints_of(tx: Tx, phase_ids: Sequence[str]) -> list[Checkpoint]:
@@ -152,7 +152,7 @@ _PUT_STATE = {
 
 def put_state(tx: Tx, value: StateValue) -> None:
     """Set a key of a plan that was read in this transaction."""
-    tx.write(_PUT_STATE[tx.dialect], {name: getattr(value, name) for name in StateValue.__slots__})
+    tx.write(_PUT_STATE[tx.dialect], as_dict(value))
 
 
 def get_state(tx: Tx, plan_id: str, key: str) -> StateValue | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Select, bindparam, func, insert, select, update
 
-from quarterdeck.domain.records import Artifact, LogEntry, Session
+from quarterdeck.domain.records import Artifact, LogEntry, Session, as_dict
 from quarterdeck.store.schema import session_artifacts, session_log, sessions
 from quarterdeck.store.tx import Shape, Tx, record, within
 
@@ -16,7 +16,7 @@ _INSERT_LOG = insert(session_log)
 
 
 def add(tx: Tx, session: Session) -> None:
-    tx.write(insert(sessions), {name: getattr(session, name) for name in Session.__slots__})
+    tx.write(insert(sessions), as_dict(session))
 
 
 @cache
@@ -76,7 +76,7 @@ def idle(tx: Tx, kind: str, before: int, count: int) -> list[Session]:
 
 
 def log(tx: Tx, entry: LogEntry) -> None:
-    tx.write(_INSERT_LOG, {name: getattr(entry, name) for name in LogEntry.__slots__})
+    tx.write(_INSERT_LOG, as_dict(entry))
 
 
 def entries(tx: Tx, session_id: str, types: Sequence[str], count: int) -> list[LogEntry]:
@@ -101,7 +101,7 @@ def counts(tx: Tx, session_id: str) -> dict[str, int]:
 
 
 def add_artifact(tx: Tx, artifact: Artifact) -> None:
-    tx.write(insert(session_artifacts), {name: getattr(artifact, name) for name in Artifact.__slots__})
+    tx.write(insert(session_artifacts), as_dict(artifact))
 
 
 def artifacts(tx: Tx, session_id: str, count: int) -> list[Artifact]:

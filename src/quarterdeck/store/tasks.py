@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Select, bindparam, delete, insert, select, update
 
-from quarterdeck.domain.records import Task, Transition
+from quarterdeck.domain.records import Task, Transition, as_dict
 from quarterdeck.store.kept import kept
 from quarterdeck.store.schema import projects, tasks, transitions
 from quarterdeck.store.tx import Shape, Tx, record, within
@@ -57,7 +57,7 @@ def _history(shape: Shape) -> Select[Any]:
 
 
 def add(tx: Tx, task: Task) -> None:
-    tx.write(_INSERT, {name: getattr(task, name) for name in Task.__slots__})
+    tx.write(_INSERT, as_dict(task))
 
 
 def get(tx: Tx, task_id: str, *, lock: bool = False) -> Task | None:
@@ -87,7 +87,7 @@ def children(tx: Tx, task_id: str, count: int) -> list[Task]:
 
 
 def add_transition(tx: Tx, transition: Transition) -> None:
-    tx.write(_INSERT_TRANSITION, {name: getattr(transition, name) for name in Transition.__slots__})
+    tx.write(_INSERT_TRANSITION, as_dict(transition))
 
 
 def history(tx: Tx, task_id: str) -> list[Transition]:

@@ -3,7 +3,7 @@
 from sqlalchemy import Table, bindparam, delete, insert, select, update
 from sqlalchemy.sql import ColumnElement
 
-from quarterdeck.domain.records import McpSession, Token
+from quarterdeck.domain.records import McpSession, Token, as_dict
 from quarterdeck.store.schema import mcp_sessions, tokens
 from quarterdeck.store.tx import Tx, record, within
 
@@ -17,7 +17,7 @@ def _own(tx: Tx, table: Table, row_id: str) -> list[ColumnElement[bool]]:
 
 
 def add(tx: Tx, token: Token, digest: str) -> None:
-    tx.write(insert(tokens), {**{name: getattr(token, name) for name in Token.__slots__}, "hash": digest})
+    tx.write(insert(tokens), {**as_dict(token), "hash": digest})
 
 
 def by_hash(tx: Tx, digest: str) -> Token | None:
@@ -49,7 +49,7 @@ def touch(tx: Tx, token_id: str) -> None:
 
 
 def add_session(tx: Tx, session: McpSession) -> None:
-    tx.write(insert(mcp_sessions), {name: getattr(session, name) for name in McpSession.__slots__})
+    tx.write(insert(mcp_sessions), as_dict(session))
 
 
 def session(tx: Tx, session_id: str) -> McpSession | None:
