@@ -160,11 +160,11 @@ def test_a_heartbeat_keeps_a_long_article_from_being_taken(
     server: ModelServer, tmp_path: Path, database_url: str
 ) -> None:
     put_batch(tmp_path, "first", "alpha")
-    server.script("gemini", Reply(ARTICLE, delay=1.5))
+    server.script("gemini", Reply(ARTICLE, delay=5))
 
     async def run() -> None:
         async with content_core(tmp_path, server, database_url=database_url) as core:
-            runners = [ContentRunner(core, lease_seconds=0.5, heartbeat_seconds=0.1) for _ in range(3)]
+            runners = [ContentRunner(core, lease_seconds=4, heartbeat_seconds=0.2) for _ in range(3)]
             for runner in runners:
                 runner.start()
             done = await ended(core, ANN, await batches.start(core, ANN, "first"))

@@ -76,7 +76,7 @@ class Endpoint:
             await self._call(scope, receive, send)
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a well-formed `tools/call` at a third of the SDK's cost; the SDK words every refusal."""
+        """Serve a well-formed `tools/call` at half the cost of the SDK's way; the SDK words every refusal."""
         body = await body_of(receive, self._max_body)
         if body is None:
             await answer(send, 413, {"detail": "the request body is too large"})
