@@ -72,7 +72,7 @@ def test_every_step_is_told_and_verified(tmp_path: Path) -> None:
     with demo(tmp_path, "--exit", QUARTERDECK_DATABASE_URL=elsewhere) as process:
         text = told(process)
     assert process.returncode == 0, text
-    assert text.count("✓") == 9
+    assert text.count("✓") == 10
     assert "search is semantic" in text
     assert "Legal actions from pending: approve, cancel" in text
     assert "pending → approved → in_progress → review → in_progress → review → completed" in text

@@ -1,11 +1,12 @@
 """A core as a child process: started, waited for, stopped by its process id."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,19 +65,38 @@ def start(data_dir: Path, *, port: int = 0, environment: Mapping[str, str] | Non
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("QUARTERDECK_")}
     command = [sys.executable, "-m", "quarterdeck", "up", "--port", str(port), "--data-dir", str(data_dir)]
-    with paths.log_file(data_dir).open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**inherited, **(environment or {})},
-        )
+    process = None
     try:
+        with paths.log_file(data_dir).open("ab") as log, _undisturbed():
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**inherited, **(environment or {})},
+            )
         return CoreChild(process, data_dir, _address(process, data_dir))
     except BaseException:
-        _end(process)
+        if process is not None:
+            _end(process)
         raise
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold back the signals that end this process: a child must not be lost while it is being made."""
+    caught: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    kept = [
+        (number, signal.signal(number, lambda caught_now, _: caught.append(caught_now))) for number in numbers
+    ]
+    try:
+        yield
+    finally:
+        for number, handler in kept:
+            signal.signal(number, handler)
+    for held_back in caught:
+        signal.raise_signal(held_back)
 
 
 def _address(process: subprocess.Popen[bytes], data_dir: Path) -> str:
