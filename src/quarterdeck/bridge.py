@@ -223,7 +223,7 @@ class Bridge:
         if session:
             with suppress(Exception):
                 async with asyncio.timeout(0.5):
-                    (await self._request("DELETE", session)).close()
+                    (await self._request("DELETE", session, reopens=False)).close()
         # Not by way of the threads: one may wait for a client that neither writes nor reads.
         os._exit(0)
 
@@ -345,10 +345,11 @@ class Bridge:
                 with closing(await self._request("POST", {}, self._initialize)) as reply:
                     async for _, message in reply.messages():
                         self._opened(self._initialize, reply, message)
-                # As a copy, which cannot lead here again.
-                (await self._request("POST", self._session.copy(), _INITIALIZED)).close()
+                (await self._request("POST", self._session, _INITIALIZED, reopens=False)).close()
 
-    async def _request(self, method: str, fields: Fields, body: bytes = b"") -> Reply:
+    async def _request(
+        self, method: str, fields: Fields, body: bytes = b"", *, reopens: bool = True
+    ) -> Reply:
         """The answer of a core that is up and knows us. Only what cannot have had an effect is sent again."""
         await asyncio.wait([self._started])
         began = time.monotonic()
@@ -373,10 +374,10 @@ class Bridge:
                 if waited > _STARTING_SECONDS:
                     raise Failure
                 await asyncio.sleep(0.2)
-            elif reply.status == 404 and fields and fields is self._session:
+            elif reply.status == 404 and reopens and "Mcp-Session-Id" in fields:
                 reply.close()
                 await self._reopen(fields)
-                fields = self._session.copy()
+                fields, reopens = self._session, False
             else:
                 return reply
 
