@@ -9,8 +9,8 @@ PLANS = Surface(
     name="plans",
     server_name="quarterdeck-plans",
     instructions=(
-        "Plans in phases whose tasks are the orchestrator's own. Log your work in a session; session_handoff and "
-        "session_continue pass it on; session_replay tells what was done."
+        "Plans in phases whose tasks are the orchestrator's own. Log your work in a session; session_handoff "
+        "and session_continue pass it on; session_replay tells what was done."
     ),
     tools={tool.name: tool for tool in _PLANS},
     word=plans.word,
