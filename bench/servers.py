@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from bench.loader import Address, Run, ask, drive, get, tool_call
 

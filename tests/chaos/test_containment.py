@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from quarterdeck.run.attempts import Attempt, Containment, Recovered, probe, recover, transcript

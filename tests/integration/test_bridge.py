@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import anyio
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from quarterdeck.run.git import GitError, GitTimeout, environment, git, identity

@@ -34,11 +34,3 @@ def iso(us: int | None) -> str | None:
     if us is None:
         return None
     return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds")
-
-
-def from_iso(text: str) -> int:
-    """The stored form of an ISO 8601 time; one without a zone is UTC. Raises ValueError."""
-    when = datetime.fromisoformat(text)
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return (when - _EPOCH) // timedelta(microseconds=1)

@@ -70,7 +70,7 @@ class TokenRoutes:
             body = None
         if not isinstance(body, dict):
             raise Invalid("the body must be a JSON object")
-        wanted = parse(Mint, body)
+        wanted = parse(Mint, body, "docs/tokens.md lists the fields")
         minted = await tokens.mint(self._core, caller, **wanted.model_dump())
         return {**shown(minted.token), "token": minted.plaintext}
 

@@ -43,13 +43,13 @@ def bounded(value: Any) -> Any:
 Object = Annotated[Row, AfterValidator(bounded)]
 
 
-def parse(model: type[A], arguments: dict[str, Any]) -> A:
+def parse(model: type[A], arguments: dict[str, Any], hint: str = "see the tool's input schema") -> A:
     """The checked arguments, or Invalid with the path of what is wrong."""
     normal(arguments)
     try:
         return model.model_validate(arguments)
     except ValidationError as error:
-        raise _worded(error) from None
+        raise _worded(error, hint) from None
 
 
 def normal(arguments: dict[str, Any]) -> None:
@@ -112,7 +112,7 @@ _SENTENCES = {
 }
 
 
-def _worded(error: ValidationError) -> Invalid:
+def _worded(error: ValidationError, hint: str) -> Invalid:
     problems = [
         (_path(problem["loc"]), _sentence(problem))
         for problem in error.errors(include_url=False, include_input=False)
@@ -120,7 +120,7 @@ def _worded(error: ValidationError) -> Invalid:
     field, sentence = problems[0]
     rest = [{"field": where, "error": what} for where, what in problems[1:10]]
     more = {"errors": rest} if rest else {}
-    return Invalid(f"{field} {sentence}", field=field, hint="see the tool's input schema", **more)
+    return Invalid(f"{field} {sentence}", field=field, hint=hint, **more)
 
 
 def _path(parts: Path) -> str:
