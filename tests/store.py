@@ -43,6 +43,7 @@ def new_task(user_id: str | None = "ann", **fields: Any) -> Task:
     filled: dict[str, Any] = dict.fromkeys(Task.__slots__)
     filled |= {"id": new_id(), "user_id": user_id, "title": "t", "status": "pending", "priority": "medium"}
     filled |= {"metadata": {}, "created_at": 1, "updated_at": 1}
+    filled |= {"task_type": "PAIR", "acceptance_criteria": []}
     return Task(**filled | fields)
 
 

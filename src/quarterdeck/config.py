@@ -91,6 +91,32 @@ class PlanSettings(_Section):
     session_idle_hours: Annotated[float, Field(gt=0)] = 24.0
 
 
+class WorkerSettings(_Section):
+    concurrency: Annotated[int, Field(ge=0, le=64)] = 3
+    heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0
+    lease_seconds: Annotated[float, Field(gt=0)] = 60.0
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
+    grace_seconds: Annotated[float, Field(gt=0)] = 2.0
+    log_cap_bytes: Annotated[int, Field(ge=65_536)] = 4 * 1024 * 1024
+    # Names of the core's own environment that agents get: provider keys and base URLs beside the usual ones.
+    pass_env: Names = []
+    sandbox: Literal["auto", "required", "off"] = "auto"
+
+
+class DefaultSettings(_Section):
+    worker_agent: str = "claude-code"
+    relay_agent: str = "claude-code"
+    prompt_agent: str = "claude-code"
+
+
+class RelaySettings(_Section):
+    local_roots: Names | None = None
+    max_queued: Annotated[int, Field(ge=0)] = 100
+    default_timeout_seconds: Annotated[int, Field(ge=1)] = 1800
+    webhook_secret: SecretStr | None = None
+    webhook_private: bool = False
+
+
 class LogSettings(_Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -109,6 +135,9 @@ class Settings(BaseSettings):
     content: ContentSettings = Field(default_factory=ContentSettings)
     breaker: BreakerSettings = Field(default_factory=BreakerSettings)
     plans: PlanSettings = Field(default_factory=PlanSettings)
+    worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    defaults: DefaultSettings = Field(default_factory=DefaultSettings)
+    relay: RelaySettings = Field(default_factory=RelaySettings)
     log: LogSettings = Field(default_factory=LogSettings)
     agents: dict[str, dict[str, Any]] = {}
 

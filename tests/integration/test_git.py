@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from quarterdeck.run.git import GitError, GitTimeout, environment, git, identity
+from quarterdeck.git.spawn import GitError, GitTimeout, environment, git, identity
 from tests.git_repo import GitRepo
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from quarterdeck.git.spawn import GitError
 from quarterdeck.run.checkout import Checkout, Limits, prepare
-from quarterdeck.run.git import GitError
 from quarterdeck.run.mirror import CheckoutError
 from tests.git_repo import ENVIRONMENT, GitRepo
 from tests.job_spec import job_spec

@@ -116,8 +116,9 @@ ELSEWHERE = {"pgvector.lacking"}
 
 def fill(tx: Tx) -> None:
     """One of everything that is ann's, with ids that are easy to guess."""
-    row = "insert into projects values ('project', 'ann', 'p', '', 1, 1), ('other', 'ann', 'p', '', 1, 1)"
-    tx.conn.execute(sql(row))
+    for name in ("project", "other"):
+        columns = "(id, user_id, name, description, created_at, updated_at)"
+        tx.conn.execute(sql(f"insert into projects {columns} values ('{name}', 'ann', 'p', '', 1, 1)"))
     tasks.add(tx, new_task(id="task", project_id="project"))
     tasks.add(tx, new_task(id="child", parent_task_id="task", project_id="project"))
     tasks.add(tx, new_task(id="stray"))

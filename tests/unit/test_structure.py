@@ -19,19 +19,20 @@ CODE = {".css", ".html", ".js", ".py", ".sh", ".sql"}
 
 # A part of the package is a folder or a module right below it; "__init__" is the package itself.
 LEAVES = {"__init__", "config", "events", "paths"}
-ANY_PART = {"bridge", "cli", "core", "domain", "run", "server", "surfaces"} | LEAVES
+ANY_PART = {"bridge", "cli", "core", "domain", "git", "run", "server", "surfaces"} | LEAVES
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "__main__": {"bridge", "cli"} | LEAVES,
     "bridge": {"paths"},
     "cli": ANY_PART,
     "config": {"domain"} | LEAVES,
-    "core": {"core", "domain", "store"} | LEAVES,
+    "core": {"core", "domain", "git", "store"} | LEAVES,
     "domain": {"domain"},
     "events": {"domain"} | LEAVES,
     "paths": {"domain"} | LEAVES,
-    "run": {"core", "domain", "run"} | LEAVES,
-    "server": {"core", "domain", "server", "surfaces"} | LEAVES,
+    "git": {"domain", "git"} | LEAVES,
+    "run": {"core", "domain", "git", "run"} | LEAVES,
+    "server": {"core", "domain", "run", "server", "surfaces"} | LEAVES,
     "store": {"domain", "store"} | LEAVES,
     "surfaces": {"core", "domain", "surfaces"} | LEAVES,
 }

@@ -178,7 +178,9 @@ class Gatekeeper:
             token.profile,
             token_id=token.id,
             project_id=token.project_id,
-            task_id=token.task_id,
+            # A job without a task is bound to itself: its id is no task's, so it reaches no task.
+            task_id=token.task_id or token.job_id,
+            job_id=token.job_id,
             unmetered=token.local,
             expires_at=token.expires_at,
         )

@@ -43,6 +43,7 @@ class Caller:
     session: str | None = None
     tool: str = ""
     expires_at: int | None = None
+    job_id: str | None = None
 
     @property
     def bound(self) -> bool:

@@ -1,6 +1,6 @@
 """The rows the core works with, as plain values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quarterdeck.domain.callers import Profile
@@ -28,6 +28,103 @@ class Task:
     phase_id: str | None = None
     position: int | None = None
     notes: str | None = None
+    task_type: str = "PAIR"
+    acceptance_criteria: list[str] = field(default_factory=list)
+    agent_backend: str | None = None
+    terminal_backend: str | None = None
+    base_branch: str | None = None
+    created_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Some repositories that are worked on together, and the commands that judge the work."""
+
+    id: str
+    user_id: str | None
+    name: str
+    description: str
+    created_at: int
+    updated_at: int
+    acceptance_command: str | None = None
+    gate_command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """A git repository of a project: a folder on the core's host."""
+
+    id: str
+    user_id: str | None
+    project_id: str
+    name: str
+    path: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One word on a task's result: requested, approved, rejected, rebased or merged."""
+
+    id: str
+    task_id: str
+    kind: str
+    actor: str
+    text: str
+    data: dict[str, Any]
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A plan that somebody proposed, until a person accepts or dismisses it."""
+
+    id: str
+    user_id: str | None
+    project_id: str | None
+    tasks: list[dict[str, Any]]
+    todos: list[dict[str, Any]]
+    status: str
+    plan_id: str | None
+    created_by: str
+    created_at: int
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worktree:
+    """A task's own checkout of one repository, on a branch of its own."""
+
+    id: str
+    user_id: str | None
+    task_id: str | None
+    repo_id: str | None
+    repo_path: str
+    path: str
+    branch: str
+    target: str
+    base_commit: str
+    place: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """A merge on its way, or how it ended: `step` says which."""
+
+    id: str
+    user_id: str | None
+    task_id: str | None
+    repo_path: str
+    target: str
+    strategy: str
+    old_commit: str
+    new_commit: str
+    step: str
+    actor: str
+    place: str
+    created_at: int
+    updated_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +186,8 @@ class Token:
     expires_at: int | None
     last_used_at: int | None
     revoked_at: int | None
+    job_id: str | None = None
+    attempt: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +277,7 @@ class Session:
     created_at: int
     active_at: int
     ended_at: int | None
+    agent_session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +370,57 @@ class Job:
     updated_at: int
     started_at: int | None
     finished_at: int | None
+    agent: str | None = None
+    project_id: str | None = None
+    session_id: str | None = None
+    expires_at: int | None = None
+    timeout_s: int | None = None
+    place: str | None = None
+    cost_usd: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobArtifact:
+    """A file that a job left, whole, with its digest."""
+
+    job_id: str
+    name: str
+    media_type: str
+    content: bytes
+    sha256: str
+    size: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as it told of itself; `seen_at` is its last heartbeat."""
+
+    id: str
+    place: str
+    host: str
+    pid: int
+    kinds: list[str]
+    concurrency: int
+    started_at: int
+    seen_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A webhook's message until it has arrived or was given up."""
+
+    id: str
+    job_id: str
+    url: str
+    body: dict[str, Any]
+    state: str
+    tries: int
+    next_at: int
+    error: str | None
+    created_at: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Final, Literal
 from quarterdeck.domain import patch
 from quarterdeck.domain.jobspec import CodeSnippet, FailReason, JobSpec, Tree
 from quarterdeck.domain.patch import SUBMODULE, SYMLINK, FileChange
-from quarterdeck.run.git import GitError, GitTimeout, git
+from quarterdeck.git.spawn import GitError, GitTimeout, git
 from quarterdeck.run.mirror import FETCH_SECONDS, CheckoutError, fetch_commit, source_of
 
 _SCOPE_REF: Final = "refs/heads/scope"

@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from quarterdeck.domain.jobspec import FailReason, Repo, without_secrets
-from quarterdeck.run.git import GitError, GitTimeout, git
+from quarterdeck.git.spawn import GitError, GitTimeout, git
 
 FETCH_SECONDS: Final = 600.0
 _LOCK_POLL_SECONDS: Final = 0.05

@@ -49,6 +49,8 @@ def _of_task(table: Table) -> ColumnElement[bool]:
     if table.name == "tasks":
         return table.c.id == bound
     plan = select(tasks.c.plan_id).where(tasks.c.id == bound).scalar_subquery()
+    if table.name == "jobs":
+        return or_(table.c.task_id == bound, table.c.id == bound)
     own, through = table.c.get("task_id"), table.c.id if table.name == "plans" else table.c.get("plan_id")
     links = [own == bound] if own is not None else []
     return or_(false(), *links, *([through == plan] if through is not None else []))

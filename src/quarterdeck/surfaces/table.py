@@ -14,6 +14,7 @@ from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.callers import Caller, Profile
 from quarterdeck.domain.errors import Denied, QuarterdeckError, UnknownTool
+from quarterdeck.surfaces.resources import Resources
 from quarterdeck.surfaces.schema import Args, json_schema, merged, parse
 
 Kind = Literal["read", "write", "destructive"]
@@ -111,6 +112,7 @@ class Surface:
     tools: dict[str, Tool]
     word: "Word"
     words: dict[str, "Word"] = field(default_factory=dict)
+    resources: tuple[Resources, ...] = ()
 
     def visible(self, caller: Caller) -> Iterable[Tool]:
         """The tools the caller may use, in the order of the document."""
@@ -141,6 +143,7 @@ def union(name: str, server_name: str, surfaces: Sequence[Surface]) -> Surface:
         tools=tools,
         word=surfaces[0].word,
         words={tool.run.__module__: s.word for s in surfaces for tool in s.tools.values()},
+        resources=tuple(each for surface in surfaces for each in surface.resources),
     )
 
 

@@ -1,0 +1,1 @@
+"""One interface to every kind of coding agent; one module a kind."""

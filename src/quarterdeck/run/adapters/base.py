@@ -1,0 +1,129 @@
+"""What an adapter is: from an assignment to a command line, and from its output to one record of the run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+Feature = Literal[
+    "resume", "continue", "fork", "new_id", "effort", "budget", "schema", "subagent", "model", "mcp", "cost"
+]
+Mode = Literal["edit", "read"]
+StepKind = Literal["session", "text", "tool", "tool_result", "notice", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Which of the agent's own sessions a run belongs to. `new` may name the id that it is to get."""
+
+    how: Literal["new", "resume", "continue", "fork"] = "new"
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What an agent is asked to do, in words that every adapter understands.
+
+    `home` belongs to a session lineage and outlives the run, so that a later one can resume. In the mode
+    `read` the agent must not change files.
+    """
+
+    prompt: str
+    cwd: Path
+    home: Path
+    mode: Mode = "edit"
+    model: str | None = None
+    conversation: Conversation = Conversation()
+    mcp_url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    job_id: str | None = None
+    task_id: str | None = None
+    effort: Literal["low", "medium", "high"] | None = None
+    max_budget_usd: float | None = None
+    json_schema: Mapping[str, Any] | None = None
+    subagent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start it. `env` is all that the agent sees. `folders` hold the program: a sandbox binds them.
+
+    An `interactive` agent's stdin stays open: what the reader has to say is written to it as it comes.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(repr=False)
+    stdin: bytes = b""
+    interactive: bool = False
+    folders: Sequence[Path] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happened in a run, as people and events are told of it."""
+
+    kind: StepKind
+    text: str = ""
+    tool: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one run alone."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended, as far as the agent's own words and exit code tell. Whether the work is done is for
+    git and the checks to say. Cost and usage are this run's alone; None is unknown, not nothing."""
+
+    ok: bool
+    stop_reason: str
+    session_id: str | None = None
+    final_text: str = ""
+    structured: Any = None
+    usage: Usage | None = None
+    cost_usd: float | None = None
+    session_cost_usd: float | None = None
+    turns: int | None = None
+    denials: Sequence[str] = ()
+    mcp_status: str | None = None
+    error: str | None = None
+
+
+class Reader(Protocol):
+    """Follows one run. Gets stdout line by line, and the end once."""
+
+    def feed(self, line: bytes) -> list[Step]:
+        """What a line of stdout tells; a line that cannot be read is a notice, never an exception."""
+
+    def outgoing(self) -> bytes:
+        """What an interactive agent has to be told now; empty for all others."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether an interactive agent has nothing more to do, so that its stdin can be closed."""
+
+    def finish(self, code: int | None, stderr: str) -> Outcome:
+        """The record of the run, once the process has ended; `code` None when it did not exit by itself."""
+
+
+class Adapter(Protocol):
+    """One kind of agent."""
+
+    name: str
+    features: frozenset[Feature]
+
+    def launch(self, program: Sequence[str], env: Mapping[str, str], assignment: Assignment) -> Launch:
+        """The command line for a program that was found, with the configured variables of its agent.
+
+        Writes what the agent needs into `assignment.home`. Raises Invalid for what it cannot honour.
+        """
+
+    def reader(self, assignment: Assignment) -> Reader: ...
