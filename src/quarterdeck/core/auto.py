@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from quarterdeck.core import board, queue, settings, tasks
+from quarterdeck.core import board, lineage, queue, settings, tasks
 from quarterdeck.core.context import Core
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.callers import SYSTEM, Caller
@@ -32,6 +32,7 @@ _PRIORITY: Final = {"urgent": 0, "high": 0, "medium": 1, "low": 2}
 _TAKEN: Final = ("pending", "approved", "failed", "blocked")
 _STARTABLE: Final = (*_TAKEN, "in_progress")
 _REASON: Final = 4000
+_REVIEWS: Final = 20
 _QUIET_SECONDS: Final = 30.0
 
 
@@ -266,6 +267,7 @@ def _started(tx: Tx, job: Job) -> None:
 
 def _ended(tx: Tx, job: Job) -> None:
     """What the end of a job makes of its task. A task that a person moved meanwhile stays where it is."""
+    lineage.ended(tx, job)
     task = _task_of(tx, job)
     if task is None or job.started_at is None:
         return
@@ -301,8 +303,22 @@ def _report(tx: Tx, task: Task, job: Job) -> None:
 
 def _asked_for_review(tx: Tx, task: Task, job: Job) -> bool:
     """Whether it is in review because the job's own agent asked: its word does not outweigh the facts."""
-    asked = [each for each in review_rows.of(tx, task.id) if each.kind == "requested"]
+    asked = [each for each in review_rows.of_task(tx, task.id, _REVIEWS) if each.kind == "requested"]
     return bool(asked) and asked[-1].data.get("job_id") == job.id
+
+
+async def refusal(core: Core, caller: Caller, job: Job) -> str | None:
+    """Why a claimed job has nothing to do any more: a person moved its task before the agent began."""
+
+    def body(tx: Tx) -> str | None:
+        task = None if job.task_id is None else task_rows.get(tx, job.task_id)
+        if task is None:
+            return "The task is gone."
+        if task.status in ("in_progress", "blocked") or _asked_for_review(tx, task, job):
+            return None
+        return f"The task was moved to {task.status} before the agent began."
+
+    return await core.db.read(caller, body)
 
 
 def _task_of(tx: Tx, job: Job) -> Task | None:

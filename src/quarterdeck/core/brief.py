@@ -26,6 +26,7 @@ _LEAST: Final = 200
 _DECISIONS: Final = 5
 _PATTERNS: Final = 3
 _FEEDBACK: Final = 5
+_REVIEWS: Final = 50
 _LINE: Final = 2_000
 
 _SERVED: Final = ("task", "criteria", "feedback", "scratchpad", "plan", "decisions", "patterns")
@@ -96,7 +97,7 @@ async def gather(core: Core, caller: Caller, task_id: str, places: Sequence[Plac
             "phases": plan_rows.phases_of(tx, plan.id) if plan else [],
             "neighbours": plan_rows.tasks_of(tx, plan.id) if plan else [],
             "scratchpad": scratchpads.get(tx, task_id),
-            "feedback": [each for each in review_rows.of(tx, task_id) if each.kind == "rejected"][-_FEEDBACK:],
+            "feedback": _rejections(review_rows.of_task(tx, task_id, _REVIEWS)),
             "own": memory_rows.decisions_of(tx, task_id)[:_DECISIONS],
         }
 
@@ -116,6 +117,11 @@ async def gather(core: Core, caller: Caller, task_id: str, places: Sequence[Plac
         decisions=sorted(list(known.values())[:_DECISIONS], key=lambda each: (each.created_at, each.id)),
         patterns=sorted(patterns, key=lambda each: (each.created_at, each.id)),
     )
+
+
+def _rejections(reviews: Sequence[Review]) -> list[Review]:
+    """What was found wanting, the newest at the end."""
+    return [each for each in reviews if each.kind == "rejected"][-_FEEDBACK:]
 
 
 def compile_brief(material: Material, *, budget_tokens: int = BUDGET_TOKENS, interactive: bool = False) -> Brief:
