@@ -343,21 +343,21 @@ async def _settle(repo: Path, path: Path, branch: str, message: str) -> Settled:
     note = await _on_its_branch(repo, path, branch, own)
     dirty = await changed_files(repo, path)
     if note is not None:
-        return Settled(await _head(repo, branch), False, note if dirty else None)
+        return Settled(await tip(repo, branch), False, note if dirty else None)
     if not dirty:
-        return Settled(await _head(repo, branch), False)
+        return Settled(await tip(repo, branch), False)
     await _with_lock(path, own, ["add", "--all", "--", "."])
     note = await _without_repositories(path, own)
     staged = await git(["diff", "--cached", "--name-only", "--ignore-submodules=none"], path, env=own)
     if not staged:
-        return Settled(await _head(repo, branch), False, note)
+        return Settled(await tip(repo, branch), False, note)
     words = ["commit", "--quiet", "--no-verify", "--cleanup=whitespace", "--file=-"]
     whose = await identity(repo)
     await git(words, path, stdin=message.encode(), env={**own, **whose}, user_config=True)
-    return Settled(await _head(repo, branch), True, note)
+    return Settled(await tip(repo, branch), True, note)
 
 
-async def _head(repo: Path, branch: str) -> str:
+async def tip(repo: Path, branch: str) -> str:
     found = await resolve(repo, f"refs/heads/{branch}")
     if found is None:
         raise Refused(f"the branch {branch} is gone")
@@ -411,7 +411,7 @@ async def _without_repositories(path: Path, own: dict[str, str]) -> str | None:
 async def snapshot(repo: Path, path: Path, branch: str) -> str:
     """A tree of all that a worktree holds now; when nothing is uncommitted, the branch's own commit."""
     if not await changed_files(repo, path):
-        return await _head(repo, branch)
+        return await tip(repo, branch)
     own = await inside(repo, path)
     index = Path(own["GIT_DIR"], f"quarterdeck-snapshot-{os.urandom(4).hex()}")
     aside = {**own, "GIT_INDEX_FILE": str(index)}
