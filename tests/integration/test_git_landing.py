@@ -158,7 +158,7 @@ def test_a_checkout_follows_exactly_as_git_would(state: str, tmp_path: Path) -> 
     assert seen(repo) == before, "a check changes nothing"
     try:
         asyncio.run(landing.land(move))
-        landed, files = True, ()
+        landed, files = True, tuple[str, ...]()
     except Refused as refused:
         landed, files = False, refused.files
     assert landed == foreseen == (done.returncode == 0), done.stderr.decode()
