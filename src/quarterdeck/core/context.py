@@ -45,6 +45,7 @@ class Core:
     # What only `run` can do; the server lends it to the core.
     terminal: "Terminal | None" = None
     find_program: Callable[[Agent], Awaitable[object]] | None = None
+    waiting: int = 0
     _place: str | None = None
 
     @property

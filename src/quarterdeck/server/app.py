@@ -21,6 +21,8 @@ from quarterdeck.run.adapters.programs import find
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.terminal import Tmux
 from quarterdeck.run.worker import Worker
+from quarterdeck.server import audit
+from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
 from quarterdeck.server.http import HostCheck, answer, is_loopback
 from quarterdeck.server.mcp import Endpoint
@@ -115,6 +117,10 @@ class Application:
             caller = await self._gate.admit(scope, send)
             if caller is not None:
                 await self._tokens.serve(caller, scope, receive, send)
+        elif path == AUDIT or path.startswith(AUDIT + "/"):
+            caller = await self._gate.admit(scope, send)
+            if caller is not None:
+                await audit.serve(self._core, caller, scope, send)
         else:
             await answer(send, 404, {"detail": "nothing here; MCP is at /mcp"})
 
@@ -151,7 +157,8 @@ class Application:
     async def _numbers(self, scope: Scope, send: Send) -> None:
         if not is_loopback(scope) and await self._gate.admit(scope, send) is None:
             return
-        body = self._metrics.render(semantic=self._core.memory.state == "semantic")
+        core = self._core
+        body = self._metrics.render(semantic=core.memory.state == "semantic", waiting=core.waiting)
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", CONTENT_TYPE)]}
         )
