@@ -220,6 +220,17 @@ async def _add(repo: Path, path: Path, branch: str, commit: str) -> None:
         raise
 
 
+async def add_detached(repo: Path, path: Path, commit: str) -> None:
+    """Check out a commit in a new folder, on no branch; to its end."""
+    await to_the_end(_add_detached, repo, path, commit)
+
+
+async def _add_detached(repo: Path, path: Path, commit: str) -> None:
+    await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
+    words = ["worktree", "add", "--quiet", "--detach", str(path), commit]
+    await users_git(words, repo, timeout=_CHECKOUT_SECONDS)
+
+
 async def remove(repo: Path, path: Path, branch: str | None) -> None:
     """Remove a worktree with all that is in it, and its branch. What is gone already does not matter."""
     await to_the_end(_remove, repo, path, branch)
