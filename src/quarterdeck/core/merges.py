@@ -42,6 +42,9 @@ logger = structlog.get_logger()
 # Called when a task is about to be merged or rebased: end what else works in its worktrees.
 STOPPING: list[Callable[[Core, Caller, Task], Awaitable[None]]] = []
 
+# The folders of gates that run now.
+GATES: set[str] = set()
+
 _queues: dict[str, asyncio.Lock] = {}
 _busy: set[str | None] = set()
 
@@ -157,6 +160,7 @@ async def _at_rest(
         raise _failed(code, f"task {task_id} has no worktree", end_it)
     worktrees.here(core, work.found)
     async with _queued(core, work):
+        await _recovered(core, work)
         await _stopped(core, caller, work.task)
         # Whoever was before us in the queue may have changed all of it.
         work = await core.db.tx(caller, _work, task_id, states)
@@ -167,6 +171,11 @@ async def _at_rest(
             raise _failed(code, refused.message, hint, refused.files) from refused
         except (GitError, OSError) as error:
             raise _failed(code, f"git could not do it: {error}", None) from error
+
+
+def is_busy(task_id: str | None) -> bool:
+    """Whether a task is being merged or rebased by this process."""
+    return task_id in _busy
 
 
 @contextlib.asynccontextmanager
@@ -298,11 +307,13 @@ async def _gated(core: Core, work: _Work, plans: Sequence[Plan]) -> None:
         return
     for plan in plans:
         repo, path = plan.move.repo, core.data_dir / "gates" / new_id()
+        GATES.add(path.name)
         try:
             await checkouts.add_detached(repo, path, plan.move.new)
             verdict = await _judged(core, command, path)
         finally:
             await checkouts.remove(repo, path, None)
+            GATES.discard(path.name)
         if not verdict.passed:
             how = "took too long" if verdict.code is None else f"ended with exit code {verdict.code}"
             raise _failed(
@@ -336,11 +347,14 @@ async def _tried(plans: Sequence[Plan]) -> None:
         await landing.check(plan.move)
 
 
-async def recover(core: Core, group: Sequence[Merge]) -> bool:
-    """Bring a merge that a crash cut short to its end, or undo it; whether it landed."""
+async def recover(core: Core, group: Sequence[Merge], *, ours: str | None = None) -> bool:
+    """Bring a merge that a crash cut short to its end, or undo it; whether it landed.
+
+    One that is under way is left alone, unless it is `ours` to begin anew.
+    """
     task_id = group[0].task_id
-    if task_id in _busy:
-        return True
+    if task_id in _busy and task_id != ours:
+        return False
     if not await to_the_end(landings.recover, core, group):
         return False
     if task_id is None or group[0].target.startswith(PREFIX):
@@ -350,6 +364,14 @@ async def recover(core: Core, group: Sequence[Merge]) -> bool:
     commits = {row.repo_path: row.new_commit for row in group}
     await to_the_end(_complete, core, SYSTEM, task_id, found, commits, group[0].strategy)
     return True
+
+
+async def _recovered(core: Core, work: _Work) -> None:
+    """First of all what a crash left in the same repositories."""
+    paths = {each.repo_path for each in work.found}
+    for group in await landings.unfinished(core):
+        if any(row.repo_path in paths for row in group):
+            await recover(core, group, ours=work.task.id)
 
 
 async def _complete(

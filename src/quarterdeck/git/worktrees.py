@@ -249,7 +249,7 @@ async def _drop(repo: Path, path: Path) -> bool:
     """Delete the folder and git's own record of it; whether there was either."""
     found = False
     if await asyncio.to_thread(os.path.lexists, path):
-        await asyncio.to_thread(_delete, path)
+        await asyncio.to_thread(delete_folder, path)
         found = True
     with contextlib.suppress(OSError):
         path.parent.rmdir()
@@ -259,7 +259,8 @@ async def _drop(repo: Path, path: Path) -> bool:
     return found
 
 
-def _delete(path: Path) -> None:
+def delete_folder(path: Path) -> None:
+    """Delete a folder, also where somebody took its rights away."""
     try:
         shutil.rmtree(path)
     except PermissionError:
