@@ -91,7 +91,7 @@ def test_a_rejection_keeps_its_feedback_for_the_next_run(action: str, column: st
         async with opened(tmp_path) as board:
             core = board.desk.core
             task = await board.desk.work({"a.txt": "one\n"})
-            comments = [
+            comments: list[dict[str, Any]] = [
                 {"path": "a.txt", "line": 1, "text": "Two, not one"},
                 {"path": "b.txt", "text": "Why?"},
             ]
