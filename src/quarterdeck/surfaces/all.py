@@ -2,11 +2,12 @@
 
 from quarterdeck.surfaces import (
     board,
-    board_jobs,
     board_audit,
     board_context,
+    board_jobs,
     board_plans,
     board_projects,
+    board_review,
     board_sessions,
     board_settings,
     board_tasks,
@@ -28,6 +29,7 @@ _BOARD = (
     *board_projects.TOOLS,
     *board_jobs.TOOLS,
     *board_sessions.TOOLS,
+    *board_review.TOOLS,
     *board_settings.TOOLS,
     *board_audit.TOOLS,
 )
