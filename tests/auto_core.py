@@ -78,13 +78,21 @@ class Board:
         return repo
 
     def project(self, *repos: GitRepo, **options: Any) -> str:
-        made = self.done("projects_create", name="p", repo_paths=[str(repo.path) for repo in repos], **options)
+        made = self.done(
+            "projects_create", name="p", repo_paths=[str(repo.path) for repo in repos], **options
+        )
         return str(made["project_id"])
 
     def task(self, project_id: str | None, *steps: str, **options: Any) -> str:
         """A task whose agent takes these steps."""
         told = "\n".join(f"DO {step}" for step in steps)
-        given = {"task_type": "AUTO", "title": "Do it", "description": told, "project_id": project_id, **options}
+        given = {
+            "task_type": "AUTO",
+            "title": "Do it",
+            "description": told,
+            "project_id": project_id,
+            **options,
+        }
         return str(self.done("tasks_create", **{k: v for k, v in given.items() if v is not None})["task_id"])
 
     def start(self, task_id: str, **arguments: Any) -> str:
@@ -95,7 +103,9 @@ class Board:
         """The job once it has ended."""
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
-            answer: dict[str, Any] = self.done("jobs_wait", job_id=job_id, task_id=task_id, timeout_seconds=20)
+            answer: dict[str, Any] = self.done(
+                "jobs_wait", job_id=job_id, task_id=task_id, timeout_seconds=20
+            )
             if answer["status"] not in ("queued", "running"):
                 return answer
         raise AssertionError(f"{job_id} did not end: {answer}\n{self.core.log[-3000:]}")

@@ -92,7 +92,9 @@ def test_stop_ends_the_agent_and_the_task_goes_back(board: Board, tmp_path: Path
 
 def test_a_cancelled_run_and_the_next_one_never_overlap(board: Board, tmp_path: Path) -> None:
     began = tmp_path / "began"
-    task = board.task(board.project(board.repo()), f"touch {began}", f"wait {tmp_path / 'go'}", "write a.txt b")
+    task = board.task(
+        board.project(board.repo()), f"touch {began}", f"wait {tmp_path / 'go'}", "write a.txt b"
+    )
     first = board.start(task)
     until(began.exists, "begun")
     assert board.done("jobs_cancel", job_id=first, task_id=task)["code"] == "JOB_CANCELLED"
