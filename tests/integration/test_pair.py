@@ -91,7 +91,7 @@ def test_a_session_opens_in_the_tasks_checkout_with_the_prompt_and_a_token_of_it
     assert (killed["success"], killed["code"]) == (True, "SESSION_KILLED")
     assert not board.done("sessions_exists", task_id=task)["exists"]
     assert session["session_name"] not in tmux(board.core.data_dir, "list-sessions", check=False)
-    assert board.core.request("POST", "/mcp/board", token, json={}).status_code == 401
+    assert board.core.request("POST", "/mcp/board", token, json={}).status_code == 403
     assert not script.exists()
     assert path.is_dir(), "the work stays"
     assert board.refused("sessions_kill", task_id=task)["code"] == "NOT_RUNNING"
@@ -213,7 +213,7 @@ def test_a_session_outlives_a_killed_core_and_is_found_again(board: Board) -> No
     assert (again["already_exists"], again["session_id"]) == (True, session["session_id"])
     # The one that died while nobody looked is ended, and its token with it.
     until(
-        lambda: board.core.request("POST", "/mcp/board", token, json={}).status_code == 401,
+        lambda: board.core.request("POST", "/mcp/board", token, json={}).status_code == 403,
         "its token revoked",
     )
     board.done("tasks_delete", task_id=task)
