@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from quarterdeck import __version__, config, paths
 from quarterdeck.cli import audit, doctor, tokens
+from quarterdeck.cli.agents import agents
 from quarterdeck.cli.client import claude_line
 from quarterdeck.domain.errors import QuarterdeckError
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.add_typer(tokens.app, name="token")
 app.add_typer(audit.app, name="audit")
 app.command()(doctor.doctor)
+app.command()(agents)
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
 ConfigFile = Annotated[

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +21,7 @@ from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
-from quarterdeck.run.agent_run import Failed, JobRun, Lost
+from quarterdeck.run.agent_run import Failed, JobRun, Lost, remove
 from quarterdeck.run.attempts import Recovered, recover
 
 __all__ = ["Failed", "JobRun", "Runner", "Worker"]
@@ -47,6 +46,7 @@ class Worker:
         self._core = core
         self._runners = runners
         self._settings = core.settings.worker
+        self._heartbeat = min(self._settings.heartbeat_seconds, self._settings.lease_seconds / 3)
         self._concurrency = self._settings.concurrency if concurrency is None else concurrency
         self.id = f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self.root = core.data_dir / "attempts"
@@ -236,26 +236,29 @@ class Worker:
     async def _finish(self, run: JobRun, ending: Ending) -> None:
         if all(file.name != LOG for file in ending.files) and (log := await run.log()):
             ending = replace(ending, files=[*ending.files, File(LOG, "text/plain", log)])
-        await self._write(run, queue.finish, _with_usage(run, ending))
+        if not await self._write(run, queue.finish, _with_usage(run, ending)):
+            await self._keep_log(run)
 
     async def _keep_log(self, run: JobRun) -> None:
         if log := await run.log():
             await self._write(run, queue.add_log, File(LOG, "text/plain", log))
 
-    async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> None:
+    async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> bool:
         """Write down how it ended, while the job is ours and the database comes back in time."""
         try:
             await keep(self._core, SYSTEM, lambda tx: body(tx, run.job, *args))
+            return True
         except Conflict:
             logger.warning("job.fenced", job=run.job.id, attempt=run.job.attempt)
         except QuarterdeckError as error:
             logger.error("job.unwritten", job=run.job.id, error=error.message)
+        return False
 
     # Staying alive.
 
     async def _beat(self) -> None:
         """Renew what runs; end what is not ours any more."""
-        pause = self._settings.heartbeat_seconds
+        pause = self._heartbeat
         while True:
             await asyncio.sleep(pause)
             runs = list(self._runs.values())
@@ -263,9 +266,9 @@ class Worker:
                 own = await self._core.db.tx(SYSTEM, queue.beat, self.id, self._settings.lease_seconds)
             except QuarterdeckError as error:
                 logger.warning("job.leases_not_renewed", error=error.message)
-                pause = min(self._settings.heartbeat_seconds, 1.0)
+                pause = min(self._heartbeat, 1.0)
                 continue
-            pause = self._settings.heartbeat_seconds
+            pause = self._heartbeat
             for run in runs:
                 if (run.job.id, run.job.attempt) in own:
                     run.renew()
@@ -311,7 +314,7 @@ class Worker:
             if any(each.outcome == "running" for each in found):
                 continue
             if job is None or not await self._take_over(job, folder, found):
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await asyncio.to_thread(remove, folder)
                 if job is not None:
                     await self._lose(job)
         for job in jobs.values():
@@ -363,4 +366,4 @@ def _keep_only(folder: Path, names: set[str]) -> None:
     """Clear the scratch folder of an attempt that goes on, but for what its agents left."""
     for each in folder.iterdir():
         if each.name not in names:
-            shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink(missing_ok=True)
+            remove(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
