@@ -11,12 +11,15 @@ from quarterdeck.domain.records import Project, Repo, as_dict
 from quarterdeck.store.schema import open_projects, projects, repos
 from quarterdeck.store.tx import Shape, Tx, record, within
 
-_INSERTS = {"sqlite": sqlite.insert(open_projects), "postgresql": postgresql.insert(open_projects)}
+
+def _upsert(fresh: Any) -> Any:
+    changed = {"project_id": fresh.excluded["project_id"]}
+    return fresh.on_conflict_do_update(index_elements=["user_id"], set_=changed)
+
+
 _OPEN = {
-    dialect: new.on_conflict_do_update(
-        index_elements=["user_id"], set_={"project_id": new.excluded["project_id"]}
-    )
-    for dialect, new in _INSERTS.items()
+    "sqlite": _upsert(sqlite.insert(open_projects)),
+    "postgresql": _upsert(postgresql.insert(open_projects)),
 }
 
 

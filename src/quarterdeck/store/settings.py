@@ -8,13 +8,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 from quarterdeck.store.schema import settings
 from quarterdeck.store.tx import Tx
 
-_INSERTS = {"sqlite": sqlite.insert(settings), "postgresql": postgresql.insert(settings)}
+
+def _upsert(fresh: Any) -> Any:
+    changed = {name: fresh.excluded[name] for name in ("value", "updated_by", "updated_at")}
+    return fresh.on_conflict_do_update(index_elements=["key"], set_=changed)
+
+
 _PUT = {
-    dialect: insert.on_conflict_do_update(
-        index_elements=["key"],
-        set_={name: insert.excluded[name] for name in ("value", "updated_by", "updated_at")},
-    )
-    for dialect, insert in _INSERTS.items()
+    "sqlite": _upsert(sqlite.insert(settings)),
+    "postgresql": _upsert(postgresql.insert(settings)),
 }
 
 
