@@ -86,9 +86,9 @@ def root(core: Core) -> Path:
     return core.data_dir / "worktrees"
 
 
-def is_making(task_id: str) -> bool:
-    """Whether worktrees of a task are being made right now."""
-    return task_id in _making and _making[task_id].locked()
+def making(task_id: str) -> asyncio.Lock:
+    """Held while worktrees of a task are made."""
+    return _making.setdefault(task_id, asyncio.Lock())
 
 
 def branch_of(task_id: str) -> str:
@@ -112,7 +112,7 @@ async def of(core: Core, caller: Caller, task_id: str) -> list[Worktree]:
 
 async def ensure(core: Core, caller: Caller, task_id: str) -> list[Worktree]:
     """The worktrees of a task, one for each repository of its project; missing ones are made."""
-    async with _making.setdefault(task_id, asyncio.Lock()):
+    async with making(task_id):
 
         def body(tx: Tx) -> tuple[Task, tuple[Project, list[Repo]] | None, list[Worktree]]:
             return tasks.seen(tx, task_id), rows.home_of(tx, task_id), rows.of_task(tx, task_id)
