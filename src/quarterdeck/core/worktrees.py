@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -29,7 +30,7 @@ _MESSAGE: Final = 10_000
 
 logger = structlog.get_logger()
 
-_making: dict[str, asyncio.Lock] = {}
+_making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 _touched: dict[tuple[str, str], frozenset[str]] = {}
 
 
