@@ -6,6 +6,7 @@ from quarterdeck.surfaces import (
     board_context,
     board_plans,
     board_projects,
+    board_review,
     board_settings,
     board_tasks,
     board_wait,
@@ -24,6 +25,7 @@ _BOARD = (
     *board_tasks.TOOLS,
     *board_wait.TOOLS,
     *board_projects.TOOLS,
+    *board_review.TOOLS,
     *board_settings.TOOLS,
     *board_audit.TOOLS,
 )
