@@ -46,6 +46,7 @@ from quarterdeck.store import (
     content,
     jobs,
     ledger,
+    log,
     memory,
     plans,
     projects,
@@ -107,6 +108,10 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "sessions.entries": lambda tx: sessions.entries(tx, "ses", ["info"], 10),
     "sessions.counts": lambda tx: sessions.counts(tx, "ses"),
     "sessions.artifacts": lambda tx: sessions.artifacts(tx, "ses", 10),
+    "log.of_entity": lambda tx: log.of_entity(tx, "job", 10),
+    "log.count_of_entity": lambda tx: log.count_of_entity(tx, "job"),
+    "sessions.live_of_task": lambda tx: sessions.live_of_task(tx, "task", "work"),
+    "sessions.last_of_task": lambda tx: sessions.last_of_task(tx, "task", "opus"),
     "content.get_brief": lambda tx: content.get_brief(tx, "brief"),
     "content.change_brief": lambda tx: content.change_brief(tx, "brief", {"title": "changed"}),
     "content.briefed_tasks": lambda tx: content.briefed_tasks(tx, ["task"]),
@@ -138,6 +143,9 @@ CASES: dict[str, Callable[[Tx], Any]] = {
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
 NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
     "memory.patterns_by_id",
+    # Reached through a row that the caller was seen to have.
+    "log.of_entity",
+    "log.count_of_entity",
     "content.briefed_tasks",
     "content.usage_of",
 }
@@ -198,6 +206,8 @@ def fill(tx: Tx) -> None:
         None,
     )
     sessions.add(tx, Session(*work))
+    sessions.add(tx, Session("paired", "ann", "pair", *work[3:]))
+    tx.emit("job.queued", "job", task_id="task", user_id="ann")
     sessions.log(tx, LogEntry("ses", "info", "m", None, 1))
     sessions.add_artifact(tx, Artifact("ses", "p", "created", None, 1))
     written: tuple[Any, ...] = ("pending", None, None, None, None, [], 1, 1)

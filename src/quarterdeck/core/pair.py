@@ -460,6 +460,13 @@ async def _leaving(core: Core, caller: Caller, task: Task) -> None:
         await asyncio.to_thread(shutil.rmtree, home_of(core, task.id), ignore_errors=True)
 
 
+async def _retyped(core: Core, caller: Caller, task: Task) -> None:
+    """An agent is to go on by itself: who sits at the terminal is in its way."""
+    if task.task_type == "AUTO":
+        async with auto.alone(task.id):
+            await take_over(core, caller, task.id, "the task became AUTO")
+
+
 def _emit(tx: Tx, kind: str, session: Session, **data: Any) -> None:
     tx.emit(kind, session.id, task_id=session.task_id, user_id=session.user_id, **data)
 
@@ -469,4 +476,5 @@ def command_line(words: tuple[str, ...]) -> str:
 
 
 board.LEAVING.append(_leaving)
+board.RETYPED.append(_retyped)
 ledger.CHECKS.append(_drifts)
