@@ -169,7 +169,10 @@ def test_what_cannot_be_opened_is_refused_and_changes_nothing(board: Board) -> N
     assert wrong["code"] == "INVALID_WORKTREE_PATH"
     missing = pair_task(board, agent_backend="missing")
     assert board.refused("sessions_create", task_id=missing)["code"] == "NOT_STARTED"
-    for each in (auto, bare, task, missing):
+    over = pair_task(board)
+    board.done("tasks_move", task_id=over, status="DONE")
+    assert board.refused("sessions_create", task_id=over)["code"] == "ACTION_NOT_ALLOWED"
+    for each in (auto, bare, task, missing, over):
         assert not (board.core.data_dir / "worktrees" / each).exists()
         assert not board.done("sessions_exists", task_id=each)["exists"]
 

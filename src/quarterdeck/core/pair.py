@@ -175,6 +175,15 @@ async def _check(core: Core, caller: Caller, task: Task, worktree_path: str | No
     """Refuse before anything is made."""
 
     def body(tx: Tx) -> list[str]:
+        if task.status in ("completed", "cancelled"):
+            raise Conflict(
+                f"task {task.id} is {task.status}",
+                field="task_id",
+                hint="move it back first",
+                code="ACTION_NOT_ALLOWED",
+                next_tool="tasks_move",
+                next_arguments={"task_id": task.id, "status": "BACKLOG"},
+            )
         auto.check_repos(tx, task)
         if live := jobs.live_of_task(tx, task.id, [auto.KIND]):
             raise Conflict(
