@@ -59,6 +59,12 @@ def test_the_prompt_comes_by_stdin(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_that_is_no_text_is_replaced_where_it_is_not(name: str, tmp_path: Path) -> None:
+    started = launch(name, tmp_path, prompt="half \ud800 a pair")
+    assert name == "acp" or started.stdin == b"half ? a pair"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_an_adapter_cannot_do_is_refused_by_name(name: str, tmp_path: Path) -> None:
     asked: dict[str, dict[str, Any]] = {
         "effort": {"effort": "low"},

@@ -57,7 +57,9 @@ class Codex:
             *(word for setting in _settings(program, assignment, env) for word in ("-c", setting)),
             "-",
         )
-        return Launch(argv, {**env, **own}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv, {**env, **own}, assignment.prompt.encode("utf-8", "replace"), folders=tuple(login)
+        )
 
     def reader(self, assignment: Assignment) -> "CodexReader":
         return CodexReader(assignment)
