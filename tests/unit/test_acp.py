@@ -157,6 +157,13 @@ def test_for_reading_a_careful_mode_is_chosen(offered: list[str], chosen: str) -
     assert then["method"] == "session/prompt"
 
 
+def test_a_careful_mode_may_be_an_option() -> None:
+    agent = Agent(mode="read")
+    options = [{"value": "build"}, {"value": "plan"}]
+    asked = agent.opens(configOptions=[{"id": "mode", "category": "mode", "options": options}])
+    assert asked["params"] == {"sessionId": "s1", "configId": "mode", "value": "plan"}
+
+
 def test_a_model_is_chosen_before_the_prompt_or_the_run_fails() -> None:
     agent = Agent(model="big")
     asked = agent.opens(configOptions=[{"id": "m", "category": "model"}])

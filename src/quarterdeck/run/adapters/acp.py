@@ -6,6 +6,7 @@ We are the client. Files and terminals are not offered: an agent has its own, in
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from quarterdeck import __version__
@@ -22,7 +23,16 @@ from quarterdeck.run.adapters.base import (
     Usage,
     check,
 )
-from quarterdeck.run.adapters.streams import JsonReader, own_home, short, texts, unfinished, whole
+from quarterdeck.run.adapters.streams import (
+    LOGINS,
+    JsonReader,
+    link_login,
+    own_home,
+    short,
+    texts,
+    unfinished,
+    whole,
+)
 
 _PROTOCOL: Final = 1
 _QUIET: Final = {**claude.QUIET, **gemini.QUIET, **opencode.QUIET}
@@ -30,6 +40,7 @@ _READING: Final = ("read", "search", "fetch", "think")
 # Modes in which an agent changes nothing by itself, by the names that agents have for them; the last only
 # where there is none in which it asks.
 _READ_MODES: Final = ("read-only", "readonly", "default", "plan")
+_SET_OPTION: Final = "session/set_config_option"
 _AUTH_REQUIRED: Final = -32000
 _UNKNOWN_METHOD: Final = -32601
 _STOPS: Final = {
@@ -57,7 +68,11 @@ class Acp:
             own["IS_SANDBOX"] = "1"
         token = {TOKEN_VARIABLE: assignment.token} if assignment.token else {}
         first = AcpReader(assignment).greeting()
-        return Launch(tuple(program), {**own, **env, **token}, first, interactive=True)
+        names = " ".join(Path(word).name for word in program[:2])
+        keyed = any(name.endswith(("_API_KEY", "_AUTH_TOKEN", "_OAUTH_TOKEN")) for name in env)
+        known = [] if keyed else [name for name in LOGINS if name in names]
+        login = [path for name in known for path in link_login(assignment.home, name)]
+        return Launch(tuple(program), {**own, **env, **token}, first, interactive=True, folders=tuple(login))
 
     def reader(self, assignment: Assignment) -> "AcpReader":
         return AcpReader(assignment)
@@ -205,20 +220,32 @@ class AcpReader(JsonReader):
 
     def _opened(self, result: dict[str, Any]) -> Iterable[Step]:
         self._session = result.get("sessionId") or self._session
-        modes = [str(each.get("id")) for each in (result.get("modes") or {}).get("availableModes") or []]
-        mode = next((name for name in _READ_MODES if name in modes), None)
-        if mode and self.assignment.mode == "read":
-            self._choices.append(("session/set_mode", {"modeId": mode}))
+        if self.assignment.mode == "read":
+            self._choose_mode(result)
         if self.assignment.model:
             self._choose_model(result, self.assignment.model)
         self._go_on({})
         yield Step("session", self._session or "", data={"session_id": self._session})
 
+    def _choose_mode(self, result: dict[str, Any]) -> None:
+        """A careful mode, by either of the two ways in which agents offer theirs."""
+        modes = [str(each.get("id")) for each in (result.get("modes") or {}).get("availableModes") or []]
+        mode = next((name for name in _READ_MODES if name in modes), None)
+        if mode:
+            self._choices.append(("session/set_mode", {"modeId": mode}))
+            return
+        for option in result.get("configOptions") or []:
+            values = [str(each.get("value")) for each in option.get("options") or []]
+            mode = next((name for name in _READ_MODES if name in values), None)
+            if option.get("category") == "mode" and mode:
+                self._choices.append((_SET_OPTION, {"configId": option.get("id"), "value": mode}))
+                return
+
     def _choose_model(self, result: dict[str, Any], model: str) -> None:
         options = [each for each in result.get("configOptions") or [] if each.get("category") == "model"]
         if options:
             chosen = {"configId": options[0].get("id"), "value": model}
-            self._choices.append(("session/set_config_option", chosen))
+            self._choices.append((_SET_OPTION, chosen))
         elif result.get("models"):
             self._choices.append(("session/set_model", {"modelId": model}))
         else:
@@ -281,7 +308,7 @@ class AcpReader(JsonReader):
             self._go_on({})
             return
         if what.startswith("session/set_"):
-            self._end("unsupported", f"This agent does not take the model: {message}")
+            self._end("unsupported", f"This agent refuses a choice of model or mode: {message}")
             return
         if code == _AUTH_REQUIRED and what != "authenticate" and self._ways_in and not self._asking:
             ways, self._ways_in = self._ways_in, []
@@ -360,4 +387,4 @@ def _usage(result: dict[str, Any]) -> Usage | None:
 
 
 def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(message).encode() + b"\n"
