@@ -70,12 +70,6 @@ class Worker:
             asyncio.create_task(self._beat(), name="worker-heartbeat"),
         ]
 
-    def resize(self, concurrency: int) -> None:
-        """Run so many jobs at once from now on; what runs already goes on."""
-        self._concurrency = concurrency
-        self._wake.set()
-        self._core.spawn(self._core.db.tx(SYSTEM, queue.resize, self.id, concurrency))
-
     async def close(self) -> None:
         """Stop: what runs is given back to the queue, its processes ended; it counts as no attempt."""
         self._stopping = True

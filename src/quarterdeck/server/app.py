@@ -11,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 
 from quarterdeck import __version__
 from quarterdeck.config import Settings
-from quarterdeck.core import life, pair, sessions, settings, tokens
+from quarterdeck.core import life, pair, sessions, tokens
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.errors import QuarterdeckError
-from quarterdeck.events import ALL, Event
+from quarterdeck.events import ALL
 from quarterdeck.paths import read_token, token_file, write_private
 from quarterdeck.run.adapters.programs import find
 from quarterdeck.run.runners import RUNNERS
@@ -35,7 +35,6 @@ from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Desk
 
 _SWEEP_SECONDS = 600.0
-_CONCURRENCY = "general.max_concurrent_agents"
 
 logger = structlog.get_logger()
 
@@ -59,23 +58,11 @@ class Application:
             pair.watch(core)
             await self._open(core, lifetime)
             self.ready.set()
-            worker = Worker(core, RUNNERS, concurrency=await self._concurrency(core))
-            core.bus.on("settings.updated", lambda event: self._resize(worker, event))
+            worker = Worker(core, RUNNERS)
             lifetime.push_async_callback(worker.close)
             worker.start()
             await stop.wait()
             self.ready.clear()
-
-    async def _concurrency(self, core: Core) -> int:
-        """How many jobs this process runs at once; a core that is configured to run none stays so."""
-        if self._settings.worker.concurrency == 0:
-            return 0
-        return int(await settings.get(core, _CONCURRENCY))
-
-    def _resize(self, worker: Worker, event: Event) -> None:
-        wanted = event.data.get("changed", {}).get(_CONCURRENCY)
-        if wanted is not None and self._settings.worker.concurrency:
-            worker.resize(int(wanted))
 
     def leave(self) -> None:
         """The end is near: wake whoever waits, end open streams; calls in flight go on."""
