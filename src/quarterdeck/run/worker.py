@@ -22,10 +22,10 @@ from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
-from quarterdeck.run.agent_run import Failed as Failed
-from quarterdeck.run.agent_run import JobRun as JobRun
-from quarterdeck.run.agent_run import Lost
+from quarterdeck.run.agent_run import Failed, JobRun, Lost
 from quarterdeck.run.attempts import Recovered, recover
+
+__all__ = ["Failed", "JobRun", "Runner", "Worker"]
 
 Runner = Callable[[JobRun], Awaitable[Ending]]
 
@@ -43,9 +43,7 @@ logger = structlog.get_logger()
 class Worker:
     """Runs jobs of the kinds it has a runner for. Prompts have a lane of their own beside `concurrency`."""
 
-    def __init__(
-        self, core: Core, runners: Mapping[str, Runner], *, concurrency: int | None = None
-    ) -> None:
+    def __init__(self, core: Core, runners: Mapping[str, Runner], *, concurrency: int | None = None) -> None:
         self._core = core
         self._runners = runners
         self._settings = core.settings.worker
@@ -119,10 +117,10 @@ class Worker:
                 await self._fill()
                 pause = await self._pause()
             except QuarterdeckError as error:
-                logger.warning("worker.waits", error=error.message)
+                logger.warning("job.worker_waits", error=error.message)
                 pause = _RETRY_SECONDS
             except Exception as error:
-                logger.exception("worker.broke", error=str(error))
+                logger.exception("job.worker_broke", error=str(error))
                 pause = _RETRY_SECONDS
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -175,7 +173,7 @@ class Worker:
         self._runs.pop(task.get_name(), None)
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("worker.broke", error=str(error), job=task.get_name())
+            logger.error("job.worker_broke", error=str(error), job=task.get_name())
 
     # One attempt. Nothing cancels these: only the runner inside is cancelled.
 
@@ -262,7 +260,7 @@ class Worker:
             try:
                 own = await self._core.db.tx(SYSTEM, queue.beat, self.id, self._settings.lease_seconds)
             except QuarterdeckError as error:
-                logger.warning("worker.heartbeat_missed", error=error.message)
+                logger.warning("job.leases_not_renewed", error=error.message)
                 pause = min(self._settings.heartbeat_seconds, 1.0)
                 continue
             pause = self._settings.heartbeat_seconds
@@ -291,7 +289,9 @@ class Worker:
         jobs = {f"{job.id}-{job.attempt}": job for job in left}
         for folder in await asyncio.to_thread(_folders, self.root):
             job = jobs.pop(folder.name, None)
-            if any(folder.name == run.folder.name for other in _here.values() for run in other._runs.values()):
+            if any(
+                folder.name == run.folder.name for other in _here.values() for run in other._runs.values()
+            ):
                 continue
             found = await recover(folder)
             if any(each.outcome == "running" for each in found):
