@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from quarterdeck import __version__, config, paths
-from quarterdeck.cli import tokens
+from quarterdeck.cli import audit, tokens
 from quarterdeck.cli.client import claude_line
 from quarterdeck.domain.errors import QuarterdeckError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(tokens.app, name="token")
+app.add_typer(audit.app, name="audit")
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
 ConfigFile = Annotated[
