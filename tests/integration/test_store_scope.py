@@ -34,7 +34,7 @@ from quarterdeck.domain.records import (
     Token,
     Transition,
 )
-from quarterdeck.store import content, jobs, memory, plans, sessions, tasks, tokens
+from quarterdeck.store import content, jobs, log, memory, plans, sessions, subscriptions, tasks, tokens
 from quarterdeck.store.db import Database
 from quarterdeck.store.schema import metadata
 from quarterdeck.store.tx import Tx
@@ -93,9 +93,15 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "content.live_job_of": lambda tx: content.live_job_of(tx, "brief"),
     "jobs.get": lambda tx: jobs.get(tx, "job"),
     "jobs.held": lambda tx: jobs.held(tx, "job", "worker", 1),
+    "log.mine": lambda tx: log.mine(tx, 0, 10, task_id="task"),
+    "subscriptions.add": lambda tx: subscriptions.add(tx, "session", "mcp://tasks/another"),
+    "subscriptions.remove": lambda tx: subscriptions.remove(tx, "session", "mcp://tasks/task"),
+    "subscriptions.count": lambda tx: subscriptions.count(tx, "session"),
+    "subscriptions.of": lambda tx: subscriptions.of(tx, "session"),
+    "subscriptions.told": lambda tx: subscriptions.told(tx, "session", 9),
 }
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
-NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
+NOT_BOUND = {name for name in CASES if name.startswith(("tokens.", "subscriptions."))} | {
     "memory.patterns_by_id",
     "content.briefed_tasks",
     "content.usage_of",
@@ -108,6 +114,7 @@ OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.proj
     "memory.decisions_by_id",
     "memory.unembedded",
     "memory.put_vectors",
+    "log.mine",
     *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs."))),
 } - NOT_BOUND
 # Tested with the search that is its only use.
@@ -129,6 +136,8 @@ def fill(tx: Tx) -> None:
     token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None)
     tokens.add(tx, token, "digest")
     tokens.add_session(tx, McpSession("session", "ann", "board", {}, 1, 1))
+    subscriptions.add(tx, "session", "mcp://tasks/task")
+    tx.emit("task.created", "task", task_id="task")
     phase = Phase("phase", "plan", 1, "n", None, "pending", None, 1)
     plan = Plan("plan", "ann", "project", "slug", "t", None, "draft", {}, None, None, 1, 1, None)
     plans.add(tx, plan, [phase])
