@@ -35,7 +35,18 @@ from quarterdeck.domain.records import (
     Token,
     Transition,
 )
-from quarterdeck.store import artifacts, content, jobs, memory, plans, sessions, tasks, tokens
+from quarterdeck.store import (
+    artifacts,
+    content,
+    jobs,
+    log,
+    memory,
+    plans,
+    sessions,
+    subscriptions,
+    tasks,
+    tokens,
+)
 from quarterdeck.store.db import Database
 from quarterdeck.store.schema import metadata
 from quarterdeck.store.tx import Tx
@@ -98,9 +109,15 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "artifacts.get": lambda tx: artifacts.get(tx, "job", "file"),
     "artifacts.names_of": lambda tx: artifacts.names_of(tx, "job"),
     "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
+    "log.mine": lambda tx: log.mine(tx, 0, 10, task_id="task"),
+    "subscriptions.add": lambda tx: subscriptions.add(tx, "session", "mcp://tasks/another"),
+    "subscriptions.remove": lambda tx: subscriptions.remove(tx, "session", "mcp://tasks/task"),
+    "subscriptions.count": lambda tx: subscriptions.count(tx, "session"),
+    "subscriptions.of": lambda tx: subscriptions.of(tx, "session"),
+    "subscriptions.told": lambda tx: subscriptions.told(tx, "session", 9),
 }
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
-NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
+NOT_BOUND = {name for name in CASES if name.startswith(("tokens.", "subscriptions."))} | {
     "memory.patterns_by_id",
     "content.briefed_tasks",
     "content.usage_of",
@@ -113,6 +130,7 @@ OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.proj
     "memory.decisions_by_id",
     "memory.unembedded",
     "memory.put_vectors",
+    "log.mine",
     *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs.", "artifacts."))),
 } - NOT_BOUND
 # Tested with the search that is its only use.
@@ -132,6 +150,8 @@ def fill(tx: Tx) -> None:
     memory.add_pattern(tx, Pattern("pattern", "ann", "n", None, {}, {}, 0.0, 0, 1, 1))
     memory.put_vectors(tx, "m", [replace(VECTOR, kind="pattern", row_id="pattern")])
     tokens.add_session(tx, McpSession("session", "ann", "board", {}, 1, 1))
+    subscriptions.add(tx, "session", "mcp://tasks/task")
+    tx.emit("task.created", "task", task_id="task")
     phase = Phase("phase", "plan", 1, "n", None, "pending", None, 1)
     plan = Plan("plan", "ann", "project", "slug", "t", None, "draft", {}, None, None, 1, 1, None)
     plans.add(tx, plan, [phase])

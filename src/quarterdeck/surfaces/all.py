@@ -1,5 +1,7 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
+from dataclasses import replace
+
 from quarterdeck.surfaces import (
     board,
     board_audit,
@@ -12,6 +14,7 @@ from quarterdeck.surfaces import (
     content,
     orchestrator,
     plans,
+    task_resources,
     templates,
     work_sessions,
 )
@@ -38,6 +41,8 @@ BOARD = Surface(
     word=board.word,
 )
 
+ORCHESTRATOR = replace(orchestrator.SURFACE, resources=(task_resources.TASKS,))
+
 PLANS = Surface(
     name="plans",
     server_name="quarterdeck-plans",
@@ -49,6 +54,6 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (BOARD, orchestrator.SURFACE, PLANS)}
+SURFACES: dict[str, Surface] = {surface.name: surface for surface in (BOARD, ORCHESTRATOR, PLANS)}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))
