@@ -17,6 +17,7 @@ from quarterdeck.store.db import Database
 if TYPE_CHECKING:
     from quarterdeck.core.memory_index import MemoryIndex
     from quarterdeck.core.models import Providers
+    from quarterdeck.core.settings import Tuning
     from quarterdeck.core.templates import Library
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class Core:
     providers: "Providers"
     templates: "Library"
     data_dir: Path
+    tuning: "Tuning"
     url: str | None = None
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)

@@ -10,6 +10,7 @@ from quarterdeck.core.content_runner import ContentRunner
 from quarterdeck.core.context import Core
 from quarterdeck.core.memory_index import MemoryIndex
 from quarterdeck.core.models import Providers
+from quarterdeck.core.settings import Tuning
 from quarterdeck.core.templates import Library
 from quarterdeck.domain.breaker import Breaker
 from quarterdeck.domain.callers import SYSTEM
@@ -39,6 +40,7 @@ async def opened(
         providers=Providers(settings.content, settings.breaker),
         templates=Library(data_dir / "templates"),
         data_dir=data_dir,
+        tuning=Tuning(db, bus),
         url=url,
     )
     core.caches.append(core.memory.clear_cache)
