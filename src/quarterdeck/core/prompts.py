@@ -1,8 +1,9 @@
 """The resident agent of a user: one prompt at a time, each a job of the engine, in sessions that go on."""
 
+import asyncio
 import json
 import uuid
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from quarterdeck.domain.features import FEATURES, require
 from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Job, Repo, Session
 from quarterdeck.domain.sessions import new_session_id
+from quarterdeck.events import Event
 from quarterdeck.store import artifacts, jobs, log
 from quarterdeck.store import projects as project_rows
 from quarterdeck.store import sessions as session_rows
@@ -29,6 +31,8 @@ URI = "mcp://agent/status"
 RUNS = 100
 MESSAGES, RESULT = "messages.json", "result.txt"
 _SHOWN, _LAST = 4000, 200
+_GONE_SECONDS = 5.0
+_TOLD = 100
 _STATUS = {"SUCCEEDED": "completed", "FAILED": "error", "EXPIRED": "error", "CANCELED": "stopped"}
 
 
@@ -278,7 +282,7 @@ def _run(tx: Tx, job: Job) -> Run:
 
 
 def _session_cost(tx: Tx, job: Job) -> float | None:
-    """What the session has cost up to this run, as its agent says, else as its runs add up; None is unknown."""
+    """What the session has cost so far, as its agent says, else as its runs add up; None is unknown."""
     told = (job.result or {}).get("session_cost_usd")
     if told is not None:
         return float(told)
@@ -298,8 +302,17 @@ async def stop(core: Core, caller: Caller) -> Run | None:
     job = await core.db.tx(caller, body)
     if job is None:
         return None
-    await queue.wait_for_leave(core, job)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GONE_SECONDS):
+            await _kept(core, caller, job.id)
     return await get(core, caller, job.id)
+
+
+async def _kept(core: Core, caller: Caller, job_id: str) -> None:
+    """Until the worker has written down what a stopped run had said: by then its processes are gone."""
+    with core.bus.listen(f"job:{job_id}") as listener:
+        while await core.db.read(caller, artifacts.get, job_id, MESSAGES) is None and not listener.closed:
+            await listener.wait()
 
 
 async def session_of(core: Core, job: Job) -> Session:
@@ -312,7 +325,9 @@ async def session_of(core: Core, job: Job) -> Session:
 
 async def parent_of(core: Core, session: Session) -> Session | None:
     """The session that this one was forked from."""
-    return None if session.parent_id is None else await core.db.read(SYSTEM, session_rows.get, session.parent_id)
+    if session.parent_id is None:
+        return None
+    return await core.db.read(SYSTEM, session_rows.get, session.parent_id)
 
 
 async def repos_of(core: Core, job: Job) -> list[Repo]:
@@ -321,18 +336,13 @@ async def repos_of(core: Core, job: Job) -> list[Repo]:
 
 
 async def learnt(core: Core, job: Job, own_id: str) -> None:
-    """Keep the agent's own id of its session, as soon as it is known; fenced like all that a worker writes."""
+    """Keep the agent's own id of its session as soon as it is known; fenced as all that a worker writes."""
 
     def body(tx: Tx) -> None:
-        queue.progress(tx, job, message=f"Session started: {own_id}", session_id=own_id)
+        queue.progress(tx, job, step="session", text=f"Session started: {own_id}", agent_session=own_id)
         session_rows.change(tx, str(job.session_id), {"agent_session_id": own_id})
 
     await core.db.tx(SYSTEM, body)
-
-
-async def leave(core: Core, job: Job, files: Sequence[queue.File]) -> None:
-    """Keep what a stopped run had said so far."""
-    await core.db.tx(SYSTEM, queue.leave, job, files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +378,22 @@ async def transcript(core: Core, caller: Caller, job_id: str | None = None) -> T
     return await core.db.read(caller, body)
 
 
+def worded(event: Event) -> str:
+    """A step of a run in the words of a progress message."""
+    data = event.data
+    text = str(data.get("text") or "")[:_TOLD]
+    match data.get("step"):
+        case "tool":
+            return f"Using tool: {data.get('tool')}"
+        case "text":
+            return f"Assistant: {text}"
+        case "session":
+            return text if text.startswith("Session") else f"Session started: {data.get('agent_session')}"
+    if event.kind == "job.finished":
+        return "Task completed" if data.get("state") == "SUCCEEDED" else f"Task ended: {data.get('summary')}"
+    return text or event.kind
+
+
 def shown(run: Run | None) -> dict[str, Any]:
     """A run as `status` and the resource show it."""
     if run is None:
@@ -375,9 +401,9 @@ def shown(run: Run | None) -> dict[str, Any]:
     job, seen, result = run.job, run.seen, run.job.result or {}
     fields: dict[str, Any] = {
         "status": run.status,
-        "message_count": seen.get("message_count", 0),
-        "tool_call_count": seen.get("tool_call_count", 0),
-        "last_tool_name": seen.get("last_tool_name"),
+        "message_count": seen.get("messages") or 0,
+        "tool_call_count": seen.get("tool_calls") or 0,
+        "last_tool_name": seen.get("last_tool"),
         "last_message": (seen.get("last_message") or "")[:_LAST] or None,
         "total_cost_usd": run.session_cost_usd,
         "run_cost_usd": job.cost_usd,

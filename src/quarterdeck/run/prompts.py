@@ -15,11 +15,12 @@ from quarterdeck.core.queue import Ending, File
 from quarterdeck.domain.records import Job
 from quarterdeck.git.spawn import GitError, git
 from quarterdeck.run.adapters.base import Assignment, Conversation, Outcome, Step
-from quarterdeck.run.worker import Failed, JobRun
+from quarterdeck.run.agent_run import Failed, JobRun, Lost
 
 _IN_ROW = 100_000
 _MESSAGE = 200_000
 _TAIL = 2_000
+STOPPED = "The core stopped while the agent was at work."
 
 
 class Messages:
@@ -39,7 +40,7 @@ class Messages:
             case "tool_result":
                 self.rows.append({"role": "tool", "name": step.tool, "content": step.text[:_MESSAGE]})
             case "session":
-                self.session_id = step.text
+                self.session_id = str(step.data.get("session_id") or step.text) or self.session_id
 
     def files(self, text: str, log: bytes) -> tuple[File, ...]:
         return (
@@ -50,31 +51,46 @@ class Messages:
 
 
 async def carry_out(run: JobRun) -> Ending:
-    """One prompt from its start to its ending."""
+    """One prompt from its start to its ending. It is never run a second time."""
     messages = Messages(run.job.spec["message"])
     if run.job.attempt > 1:
-        # The agent's own work cannot be taken back: it is for the user to say whether to ask again.
-        raise Failed(
-            "INTERNAL_ERROR", "the core stopped while the agent was at work", await _tail(run, messages)
-        )
-    session = await prompts.session_of(run.core, run.job)
-    told: str | None = session.agent_session_id
+        raise Failed("INTERNAL_ERROR", STOPPED, await _said(run, messages))
+    told = (await prompts.session_of(run.core, run.job)).agent_session_id
+    learning: list[asyncio.Task[None]] = []
 
-    async def on_step(step: Step) -> None:
+    def on_step(step: Step) -> None:
         nonlocal told
         messages.add(step)
         if messages.session_id not in (None, told):
             told = messages.session_id
-            await prompts.learnt(run.core, run.job, str(told))
+            learning.append(run.core.spawn(prompts.learnt(run.core, run.job, str(told))))
 
     try:
         outcome = await run.run_agent(await _assignment(run), on_step=on_step)
     except asyncio.CancelledError:
-        await asyncio.shield(prompts.leave(run.core, run.job, await _tail(run, messages)))
+        files = await _said(run, messages)
+        if run.why == "stopping":
+            return Ending("FAILED", STOPPED, "INTERNAL_ERROR", {"seen": _seen(run)}, files)
+        run.left = files
         raise
+    except Lost:
+        if run.why is not None:
+            raise
+        raise Failed("INTERNAL_ERROR", STOPPED, await _said(run, messages)) from None
     except Failed as failed:
-        raise Failed(failed.reason, failed.summary, await _tail(run, messages)) from None
+        raise Failed(failed.reason, failed.summary, await _said(run, messages)) from None
+    await asyncio.gather(*learning, return_exceptions=True)
     return await _ending(run, messages, outcome)
+
+
+def _seen(run: JobRun) -> dict[str, Any]:
+    """The counts of the run, by the names of the events that told of them."""
+    return {
+        "messages": run.seen.message_count,
+        "tool_calls": run.seen.tool_call_count,
+        "last_tool": run.seen.last_tool,
+        "last_message": run.seen.last_message[:_TAIL],
+    }
 
 
 async def _assignment(run: JobRun) -> Assignment:
@@ -124,7 +140,7 @@ async def _folder(core: Core, job: Job, mine: Path) -> Path:
     return root / repos[0].name if len(repos) == 1 else root
 
 
-async def _tail(run: JobRun, messages: Messages) -> Sequence[File]:
+async def _said(run: JobRun, messages: Messages) -> Sequence[File]:
     log = await run.log()
     last = next((row["content"] for row in reversed(messages.rows[1:]) if row["content"]), "")
     return messages.files(str(last) or log[-_TAIL:].decode(errors="replace"), log)
@@ -140,7 +156,7 @@ async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
         "stop_reason": outcome.stop_reason,
         "denials": list(outcome.denials)[:50],
         "mcp_status": outcome.mcp_status,
-        "seen": run.seen,
+        "seen": _seen(run),
         "token_usage": None
         if usage is None
         else {

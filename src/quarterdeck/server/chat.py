@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import Receive, Scope, Send
 
-from quarterdeck.core import prompts, queue
+from quarterdeck.core import prompts
 from quarterdeck.core.context import Core
 from quarterdeck.core.prompts import Ask, Run
 from quarterdeck.domain.callers import Caller
@@ -122,7 +122,7 @@ class ChatRoutes:
     async def _ended(self, caller: Caller, run: Run) -> Run:
         with self._core.bus.listen(f"job:{run.job.id}") as listener:
             while (run := await prompts.get(self._core, caller, run.job.id)).status == "busy":
-                await queue.heard(listener, _ALIVE_SECONDS)
+                await listener.within(_ALIVE_SECONDS)
         return run
 
     async def _stream(self, caller: Caller, run: Run, wanted: Completion, send: Send) -> None:
@@ -141,7 +141,7 @@ class ChatRoutes:
         await chunk({"role": "assistant", "content": ""})
         with self._core.bus.listen(f"job:{run.job.id}") as listener:
             while (run := await prompts.get(self._core, caller, run.job.id)).status == "busy":
-                if not await queue.heard(listener, _ALIVE_SECONDS):
+                if not await listener.within(_ALIVE_SECONDS):
                     await say(": at work\n\n")
         if run.status == "completed":
             text = str((run.job.result or {}).get("text") or "")

@@ -55,6 +55,14 @@ def newest(tx: Tx, kind: str, count: int) -> list[Job]:
     return [record(Job, row) for row in tx.all(statement)]
 
 
+def costs_of(tx: Tx, session_id: str) -> list[float | None]:
+    """What each job of a session cost, among the caller's own."""
+    statement = select(jobs.c.cost_usd).where(
+        jobs.c.session_id == session_id, jobs.c.finished_at.is_not(None), *within(jobs, tx.shape)
+    )
+    return [row.cost_usd for row in tx.all(statement)]
+
+
 def latest(tx: Tx, kind: str, key: str) -> Job | None:
     """The newest job of the caller's own user under an idempotency key."""
     statement = (
@@ -104,9 +112,7 @@ def live_of_task(tx: Tx, task_id: str, kinds: Iterable[str]) -> list[Job]:
     return [record(Job, row) for row in tx.all(statement)]
 
 
-def claim(
-    tx: Tx, kinds: Sequence[str], worker: str, lease_us: int, place: str | None = None
-) -> Job | None:
+def claim(tx: Tx, kinds: Sequence[str], worker: str, lease_us: int, place: str | None = None) -> Job | None:
     """Take the most urgent waiting job that may run now, of whatever user, for one attempt more.
 
     An agent takes no more jobs than its limit over all workers, and a user's prompts run one at a time.
@@ -128,9 +134,7 @@ def claim(
         elif first.agent is not None and not _agent_admitted(tx, first.agent):
             full.append(first.agent)
             continue
-        row = tx.one(
-            select(jobs).where(jobs.c.id == first.id, jobs.c.state.in_(CLAIMABLE)).with_for_update()
-        )
+        row = tx.one(select(jobs).where(jobs.c.id == first.id, jobs.c.state.in_(CLAIMABLE)).with_for_update())
         if row is not None:
             return _taken(tx, record(Job, row), worker, lease_us)
     return None

@@ -15,8 +15,6 @@ from quarterdeck.surfaces.resources import Content, Notice, ResourceError, Resou
 from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text
 from quarterdeck.surfaces.table import Call, Surface, encode, tool
 
-_TOLD = 500
-
 
 class RunFailed(QuarterdeckError):
     """A blocking prompt whose run did not end well."""
@@ -71,7 +69,7 @@ async def ended(call: Call, run: Run) -> Run:
             for event in await queue.heard(listener, call.keep_alive):
                 if event.kind == "job.progress":
                     told += 1
-                    await call.tell(told, str(event.data.get("message") or event.kind)[:_TOLD])
+                    await call.tell(told, prompts.worded(event))
 
 
 def answered(run: Run) -> Row:
@@ -125,7 +123,13 @@ async def result(call: Call, a: Result) -> Row:
     """The whole text and messages of the last run, or of run_id."""
     found = await prompts.transcript(call.core, call.caller, a.run_id)
     if found is None:
-        return {"result_text": "", "messages": [], "message_count": 0, "total_cost_usd": None, "status": "idle"}
+        return {
+            "result_text": "",
+            "messages": [],
+            "message_count": 0,
+            "total_cost_usd": None,
+            "status": "idle",
+        }
     run = found.run
     fields = prompts.shown(run)
     kept = ("status", "tool_call_count", "total_cost_usd", "run_cost_usd", "session_id", "run_id", "agent")
@@ -142,7 +146,13 @@ async def result(call: Call, a: Result) -> Row:
 
 
 def word(error: QuarterdeckError) -> dict[str, Any]:
-    body = {"error": error.message, "code": error.code, "field": error.field, "hint": error.hint, **error.data}
+    body = {
+        "error": error.message,
+        "code": error.code,
+        "field": error.field,
+        "hint": error.hint,
+        **error.data,
+    }
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -161,7 +171,7 @@ async def _notices(core: Core, event: Event) -> list[Notice]:
         return []
     params = {"uri": URI, "runId": event.entity_id, "state": event.data.get("state")}
     if event.kind == "job.progress":
-        params["message"] = str(event.data.get("message") or "")[:_TOLD]
+        params["message"] = prompts.worded(event)
     return [Notice(URI, "notifications/resources/updated", params, user_id=event.user_id)]
 
 
