@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from quarterdeck.core import prompts, queue
+from quarterdeck.core import prompts
 from quarterdeck.core.context import Core
 from quarterdeck.core.prompts import URI, Ask, Run
 from quarterdeck.domain.callers import Caller
@@ -14,6 +14,9 @@ from quarterdeck.events import Event
 from quarterdeck.surfaces.resources import Content, Notice, ResourceError, Resources, Template
 from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text
 from quarterdeck.surfaces.table import Call, Surface, encode, tool
+
+
+_ALIVE_SECONDS = 15.0
 
 
 class RunFailed(QuarterdeckError):
@@ -66,10 +69,10 @@ async def ended(call: Call, run: Run) -> Run:
             run = await prompts.get(call.core, call.caller, run.job.id)
             if run.status != "busy":
                 return run
-            for event in await queue.heard(listener, call.keep_alive):
-                if event.kind == "job.progress":
-                    told += 1
-                    await call.tell(told, prompts.worded(event))
+            for event in await listener.within(_ALIVE_SECONDS) or [None]:
+                told += 1
+                if call.progress is not None:
+                    await call.progress(told, None, "at work" if event is None else prompts.worded(event))
 
 
 def answered(run: Run) -> Row:
@@ -123,13 +126,7 @@ async def result(call: Call, a: Result) -> Row:
     """The whole text and messages of the last run, or of run_id."""
     found = await prompts.transcript(call.core, call.caller, a.run_id)
     if found is None:
-        return {
-            "result_text": "",
-            "messages": [],
-            "message_count": 0,
-            "total_cost_usd": None,
-            "status": "idle",
-        }
+        return {"result_text": "", "messages": [], **prompts.shown(None)}
     run = found.run
     fields = prompts.shown(run)
     kept = ("status", "tool_call_count", "total_cost_usd", "run_cost_usd", "session_id", "run_id", "agent")
@@ -146,14 +143,8 @@ async def result(call: Call, a: Result) -> Row:
 
 
 def word(error: QuarterdeckError) -> dict[str, Any]:
-    body = {
-        "error": error.message,
-        "code": error.code,
-        "field": error.field,
-        "hint": error.hint,
-        **error.data,
-    }
-    return {name: value for name, value in body.items() if value is not None}
+    body = {"error": error.message, "code": error.code, "field": error.field, "hint": error.hint}
+    return {name: value for name, value in body.items() if value is not None} | error.data
 
 
 async def _read(core: Core, caller: Caller, uri: str) -> Content:
@@ -178,7 +169,9 @@ async def _notices(core: Core, event: Event) -> list[Notice]:
 SURFACE = Surface(
     name="agent",
     server_name="quarterdeck-agent",
-    instructions="Your own agent: prompt it, watch status or mcp://agent/status, read result. One prompt at a time.",
+    instructions=(
+        "Your own agent: prompt it, watch status or mcp://agent/status, read result. One prompt at a time."
+    ),
     tools={each.name: each for each in (prompt, status, stop, result)},
     word=word,
     resources=(
