@@ -22,10 +22,10 @@ from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
-from quarterdeck.run.agent_run import Failed as Failed
-from quarterdeck.run.agent_run import JobRun as JobRun
-from quarterdeck.run.agent_run import Lost
+from quarterdeck.run.agent_run import Failed, JobRun, Lost
 from quarterdeck.run.attempts import Recovered, recover
+
+__all__ = ["Failed", "JobRun", "Runner", "Worker"]
 
 Runner = Callable[[JobRun], Awaitable[Ending]]
 

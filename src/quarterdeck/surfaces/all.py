@@ -2,9 +2,11 @@
 
 from quarterdeck.surfaces import (
     board,
+    board_plans,
     board_projects,
     board_settings,
     board_tasks,
+    board_wait,
     content,
     orchestrator,
     plans,
@@ -15,7 +17,9 @@ from quarterdeck.surfaces.table import Surface, union
 
 # The tools of the board, a module each; their order here is their order in tools/list.
 _BOARD = (
+    *board_plans.TOOLS,
     *board_tasks.TOOLS,
+    *board_wait.TOOLS,
     *board_projects.TOOLS,
     *board_settings.TOOLS,
 )

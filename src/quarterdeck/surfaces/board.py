@@ -29,6 +29,17 @@ Status = Annotated[str, Field(min_length=1, max_length=50)]
 TaskType = Annotated[Literal["AUTO", "PAIR"], BeforeValidator(_raised)]
 Priority = Annotated[Literal["LOW", "MEDIUM", "HIGH", "URGENT"], BeforeValidator(_raised)]
 
+# The board's words for the states of a job.
+JOB_STATUS: Final = {
+    "QUEUED": "queued",
+    "STALE": "queued",
+    "RUNNING": "running",
+    "SUCCEEDED": "succeeded",
+    "FAILED": "failed",
+    "EXPIRED": "failed",
+    "CANCELED": "cancelled",
+}
+
 
 def envelope(
     success: bool,
