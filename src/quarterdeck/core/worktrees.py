@@ -276,9 +276,7 @@ async def _diff(worktree: Worktree, max_patch: int, committed: bool) -> RepoDiff
         if committed
         else await worktrees.snapshot(repo, path, worktree.branch)
     )
-    return RepoDiff(
-        worktree, await diffs.diff(repo, await _begun(worktree), head, max_patch=max_patch)
-    )
+    return RepoDiff(worktree, await diffs.diff(repo, await _begun(worktree), head, max_patch=max_patch))
 
 
 async def _begun(worktree: Worktree) -> str:

@@ -108,9 +108,7 @@ def open_merges(tx: Tx, place: str) -> list[Merge]:
 
 @cache
 def _merges_of(shape: Shape) -> Select[Any]:
-    return (
-        select(merges).where(merges.c.task_id.in_(seen(shape))).order_by(merges.c.created_at, merges.c.id)
-    )
+    return select(merges).where(merges.c.task_id.in_(seen(shape))).order_by(merges.c.created_at, merges.c.id)
 
 
 def merges_of(tx: Tx, task_id: str) -> list[Merge]:

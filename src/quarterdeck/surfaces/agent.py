@@ -15,7 +15,6 @@ from quarterdeck.surfaces.resources import Content, Notice, ResourceError, Resou
 from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text
 from quarterdeck.surfaces.table import Call, Surface, encode, tool
 
-
 _ALIVE_SECONDS = 15.0
 
 
@@ -69,10 +68,11 @@ async def ended(call: Call, run: Run) -> Run:
             run = await prompts.get(call.core, call.caller, run.job.id)
             if run.status != "busy":
                 return run
-            for event in await listener.within(_ALIVE_SECONDS) or [None]:
+            words = [prompts.worded(event) for event in await listener.within(_ALIVE_SECONDS)]
+            for line in words or ["at work"]:
                 told += 1
                 if call.progress is not None:
-                    await call.progress(told, None, "at work" if event is None else prompts.worded(event))
+                    await call.progress(told, None, line)
 
 
 def answered(run: Run) -> Row:
@@ -142,7 +142,7 @@ async def result(call: Call, a: Result) -> Row:
     }
 
 
-def word(error: QuarterdeckError) -> dict[str, Any]:
+def _word(error: QuarterdeckError) -> dict[str, Any]:
     body = {"error": error.message, "code": error.code, "field": error.field, "hint": error.hint}
     return {name: value for name, value in body.items() if value is not None} | error.data
 
@@ -173,7 +173,7 @@ SURFACE = Surface(
         "Your own agent: prompt it, watch status or mcp://agent/status, read result. One prompt at a time."
     ),
     tools={each.name: each for each in (prompt, status, stop, result)},
-    word=word,
+    word=_word,
     resources=(
         Resources(
             scheme="mcp://agent/",

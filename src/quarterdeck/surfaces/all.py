@@ -1,6 +1,7 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
 from quarterdeck.surfaces import (
+    agent,
     board,
     board_plans,
     board_projects,
@@ -45,6 +46,8 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (BOARD, orchestrator.SURFACE, PLANS)}
+SURFACES: dict[str, Surface] = {
+    surface.name: surface for surface in (BOARD, orchestrator.SURFACE, PLANS, agent.SURFACE)
+}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))
