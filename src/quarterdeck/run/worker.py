@@ -237,8 +237,10 @@ class Worker:
         await self._write(run, queue.finish, _with_usage(run, ending))
 
     async def _keep_log(self, run: JobRun) -> None:
-        if log := await run.log():
-            await self._write(run, queue.add_log, File(LOG, "text/plain", log))
+        log = await run.log()
+        files = [*run.left, *([File(LOG, "text/plain", log)] if log else [])]
+        if files:
+            await self._write(run, queue.add_files, files)
 
     async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> None:
         """Write down how it ended, while the job is ours and the database comes back in time."""
@@ -307,7 +309,10 @@ class Worker:
     async def _take_over(self, job: Job, folder: Path, found: list[Recovered]) -> bool:
         """Go on with an attempt whose agents had ended by themselves; whether we do."""
         recorded = {each.folder.name: each.exit for each in found if each.exit is not None}
-        if job.kind not in self._runners or not found or any(each.outcome != "exited" for each in found):
+        if job.kind not in self._runners or not found:
+            return False
+        # A prompt is not asked twice: its runner tells what the agent had said before it was stopped.
+        if job.kind != PROMPT and any(each.outcome != "exited" for each in found):
             return False
         try:
             lease = self._settings.lease_seconds

@@ -22,6 +22,8 @@ from quarterdeck.run.worker import Worker
 from quarterdeck.server import audit
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
+from quarterdeck.server.chat import PATHS as CHAT
+from quarterdeck.server.chat import ChatRoutes
 from quarterdeck.server.http import HostCheck, answer, is_loopback
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
@@ -76,6 +78,7 @@ class Application:
         core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
         self._core, self._gate = core, Gate(gatekeeper)
         self._tokens = TokenRoutes(core, gatekeeper, body)
+        self._chat = ChatRoutes(core, body)
         hub = Subscriptions(core, UNION.resources)
         self._sessions = Sessions(core, body, self._metrics.adopted, hub)
         self._events = EventStreams(core, hub)
@@ -115,6 +118,10 @@ class Application:
             await self._numbers(scope, send)
         elif path == "/mcp" or path.startswith("/mcp/"):
             await self._mcp(path.removeprefix("/mcp").strip("/"), scope, receive, send)
+        elif path in CHAT:
+            caller = await self._gate.admit(scope, send)
+            if caller is not None:
+                await self._chat.serve(caller, scope, receive, send)
         elif path == TOKENS or path.startswith(TOKENS + "/"):
             caller = await self._gate.admit(scope, send)
             if caller is not None:

@@ -44,6 +44,17 @@ def after(tx: Tx, seq: int, count: int = 500) -> list[Event]:
     return [record(Event, row) for row in tx.all(_AFTER, seq=seq, count=count)]
 
 
+def newest_of(tx: Tx, entity_id: str, kind: str, count: int) -> list[Event]:
+    """The newest events of a kind about a row, among the caller's own."""
+    statement = (
+        select(events)
+        .where(events.c.entity_id == entity_id, events.c.kind == kind, *within(events, tx.shape))
+        .order_by(events.c.seq.desc())
+        .limit(count)
+    )
+    return [record(Event, row) for row in tx.all(statement)]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which events a tail is to hold; None means all. `tool` is a whole name or its end after a dot."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from quarterdeck.surfaces import (
+    agent,
     board,
     board_audit,
     board_context,
@@ -54,6 +55,8 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (BOARD, ORCHESTRATOR, PLANS)}
+_ALL = (BOARD, ORCHESTRATOR, PLANS, agent.SURFACE)
+
+SURFACES: dict[str, Surface] = {surface.name: surface for surface in _ALL}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))
