@@ -60,6 +60,7 @@ class Subscriptions:
                     notice
                     for resources, notice in await self._notices(event)
                     if event.seq > since.get(notice.uri, event.seq)
+                    and notice.user_id in (None, caller.user_id)
                     and await resources.visible(self._core, caller, notice.uri)
                 ]
             except Unavailable:  # the event is not lost for that
