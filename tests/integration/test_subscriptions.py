@@ -129,7 +129,13 @@ def test_user_is_not_told_of_anothers_task(core: Core, era: str, opened: ExitSta
 
 
 def test_what_no_surface_serves_is_not_accepted(core: Core, opened: ExitStack) -> None:
-    strange = ["mcp://nothing/here", "http://example.org", "", "mcp://tasks/\u00e9", "mcp://tasks/" + "x" * 500]
+    strange = [
+        "mcp://nothing/here",
+        "http://example.org",
+        "",
+        "mcp://tasks/\u00e9",
+        "mcp://tasks/" + "x" * 500,
+    ]
     future = "mcp://tasks/one-that-is-not-there-yet"
     stream = opened.enter_context(listen(core.modern(path=PATH), *strange, future))
     accepted = {"resourceSubscriptions": [future], "quarterdeck/notices": True}
