@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
+from quarterdeck.core import subscriptions
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import RateLimited, Unavailable
@@ -15,7 +16,6 @@ from quarterdeck.surfaces.resources import Notice, Resources
 
 KEEP_ALIVE_SECONDS = 15.0
 MOST_STREAMS = 100
-LONGEST_URI = 500
 _REMEMBERED = 2048
 _PAUSE_SECONDS = 1.0
 
@@ -97,7 +97,7 @@ class Subscriptions:
 
 def serving(resources: Sequence[Resources], uri: str) -> Resources | None:
     """Those of the resources that a URI belongs to: by what their templates begin with."""
-    if len(uri) > LONGEST_URI or not (uri.isascii() and uri.isprintable()):
+    if len(uri) > subscriptions.LONGEST_URI or not (uri.isascii() and uri.isprintable()):
         return None
     for each in resources:
         if any(uri.startswith(template.uri_template.partition("{")[0]) for template in each.templates):
