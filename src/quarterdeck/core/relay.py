@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 from quarterdeck.core import queue
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import SYSTEM, Caller
-from quarterdeck.domain.errors import Invalid, NotFound, RateLimited
-from quarterdeck.domain.jobs import LIVE
-from quarterdeck.domain.jobspec import JobSpec, fingerprint, parse_spec
+from quarterdeck.domain.errors import Invalid, NotFound
+from quarterdeck.domain.jobspec import JobSpec, parse_spec
 from quarterdeck.domain.records import Delivery, Job, JobArtifact
 from quarterdeck.store import artifacts, jobs
 from quarterdeck.store import relay as rows
@@ -33,8 +32,6 @@ MAX_PAGE: Final = 100
 # The names under which a message lists artifacts.
 _SHORT: Final = {"patch.diff": "patch", "out.md": "out", "logs.txt": "logs", "pr.json": "pr"}
 _PRIORITIES: Final = {"P0": 0, "P1": 1, "P2": 2}
-_KEPT_US: Final = 24 * 3600 * 1_000_000
-_FULL_PAUSE_S: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +81,12 @@ def ending(view: View) -> dict[str, Any]:
     }
 
 
+def pull_request(job: Job) -> dict[str, Any]:
+    """The field `pr` of a job that opened one, else nothing."""
+    found = (job.result or {}).get("pr")
+    return {"pr": found} if found else {}
+
+
 def spec_of(job: Job) -> JobSpec:
     """The spec of a job that was accepted before."""
     return JobSpec.load(json.dumps(job.spec))
@@ -93,24 +96,17 @@ async def submit(core: Core, caller: Caller, value: Any) -> Job:
     """The job for a spec: a new one, or that which its idempotency key already names."""
     spec = parse_spec(value)
     await _check_path(core, caller, spec)
-    relay = core.settings.relay
+    relay, stored = core.settings.relay, json.loads(spec.dump())
     timeout = spec.execution.timeout_s or relay.default_timeout_seconds
 
     def body(tx: Tx) -> Job:
-        jobs.hold_key(tx, KIND, spec.idempotency_key)
-        known = jobs.latest(tx, KIND, spec.idempotency_key)
-        if known is not None and _still_answers(tx, known, spec):
+        if (known := _known(tx, spec, stored)) is not None:
             return known
-        if relay.max_queued and rows.count_live(tx, KIND) >= relay.max_queued:
-            raise RateLimited(
-                f"you have {relay.max_queued} relay jobs that wait or run",
-                hint="wait until some have ended, or cancel some",
-                retry_after=_FULL_PAUSE_S,
-            )
+        queue.check_room(tx, KIND, relay.max_queued)
         return queue.submit(
             tx,
             kind=KIND,
-            spec=json.loads(spec.dump()),
+            spec=stored,
             agent=core.settings.defaults.relay_agent,
             priority=_PRIORITIES[spec.execution.priority],
             key=spec.idempotency_key,
@@ -123,19 +119,11 @@ async def submit(core: Core, caller: Caller, value: Any) -> Job:
     return await core.db.tx(caller, body)
 
 
-def _still_answers(tx: Tx, known: Job, spec: JobSpec) -> bool:
-    """Whether a key leads to this job: while it lives, and for a day after its success with the same spec."""
-    if known.state in LIVE:
-        return True
-    if known.state != "SUCCEEDED" or tx.now - (known.finished_at or 0) >= _KEPT_US:
-        return False
-    if fingerprint(spec_of(known)) != fingerprint(spec):
-        raise Invalid(
-            f"spec.idempotencyKey belongs to job {known.id}, which succeeded with another spec",
-            field="spec.idempotencyKey",
-            hint="use another key; this one is free again 24 hours after the end of that job",
-        )
-    return True
+def _known(tx: Tx, spec: JobSpec, stored: dict[str, Any]) -> Job | None:
+    try:
+        return queue.known(tx, KIND, spec.idempotency_key, stored)
+    except Invalid as error:
+        raise Invalid(error.message, field="spec.idempotencyKey", hint=error.hint) from None
 
 
 async def _check_path(core: Core, caller: Caller, spec: JobSpec) -> None:

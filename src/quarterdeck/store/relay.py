@@ -1,11 +1,10 @@
-"""What the relay asks of the store: pages of jobs, how many live, the caller's repositories, and webhooks."""
+"""What the relay asks of the store: pages of jobs, the caller's repositories, and webhooks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import func, insert, select, update
 
-from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Delivery, Job, as_dict
 from quarterdeck.store.schema import deliveries, jobs, repos
 from quarterdeck.store.tx import Tx, record, within
@@ -25,21 +24,6 @@ def page(tx: Tx, kind: str, state: str | None, count: int, offset: int) -> tuple
     )
     total = tx.one(select(func.count().label("total")).select_from(jobs).where(*chosen))
     return [record(Job, row) for row in tx.all(statement)], 0 if total is None else int(total.total)
-
-
-def count_live(tx: Tx, kind: str) -> int:
-    """How many jobs of a kind the caller's own user has waiting or running."""
-    statement = (
-        select(func.count().label("live"))
-        .select_from(jobs)
-        .where(
-            jobs.c.kind == kind,
-            jobs.c.state.in_(LIVE),
-            jobs.c.user_id.is_not_distinct_from(tx.caller.user_id),
-        )
-    )
-    row = tx.one(statement)
-    return 0 if row is None else int(row.live)
 
 
 def repo_paths(tx: Tx) -> list[str]:

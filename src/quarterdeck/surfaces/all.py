@@ -1,6 +1,6 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
-from quarterdeck.surfaces import content, orchestrator, plans, templates, work_sessions
+from quarterdeck.surfaces import content, orchestrator, plans, relay, templates, work_sessions
 from quarterdeck.surfaces.table import Surface, union
 
 _PLANS = (*plans.TOOLS, *work_sessions.TOOLS, *templates.TOOLS, *content.TOOLS)
@@ -16,6 +16,6 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (orchestrator.SURFACE, PLANS)}
+SURFACES: dict[str, Surface] = {surface.name: surface for surface in (orchestrator.SURFACE, PLANS, relay.SURFACE)}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))

@@ -84,7 +84,8 @@ def summary_row(job: Job) -> Row:
         "summary": job.summary,
         "lastUpdate": relay.ms(job.updated_at),
         "attempt": job.attempt,
-        **_given(reasonCode=job.reason_code, pr=(job.result or {}).get("pr")),
+        **_given(reasonCode=job.reason_code),
+        **relay.pull_request(job),
         "title": job.spec["task"]["title"],
         "createdAt": relay.ms(job.created_at),
     }
@@ -120,7 +121,8 @@ def status_row(job: Job) -> Row:
         "createdAt": relay.ms(job.created_at),
         **relay.times(job),
         "attempt": job.attempt,
-        **_given(reasonCode=job.reason_code, pr=(job.result or {}).get("pr")),
+        **_given(reasonCode=job.reason_code),
+        **relay.pull_request(job),
     }
 
 
@@ -176,12 +178,14 @@ async def visible(core: Core, caller: Caller, uri: str) -> bool:
 
 async def notices(core: Core, event: Event) -> Sequence[Notice]:
     """What subscribers of a relay job hear of an event: the state, then what it left, then how it ended."""
-    version = event.data.get("state_version")
-    if event.noun != "job" or event.data.get("job_kind") != relay.KIND or not event.ok:
+    told_of, version = event.data.get("artifact"), event.data.get("state_version")
+    if event.noun != "job" or event.data.get("job_kind") != relay.KIND or event.entity_id is None:
         return ()
-    if event.entity_id is None or version is None or event.kind == "job.progress":
+    if version is None or (event.kind == "job.progress" and told_of is None):
         return ()
     told = [_updated(relay.status_uri(event.entity_id), version)]
+    if told_of is not None:
+        told.append(_updated(relay.artifact_uri(event.entity_id, told_of), version))
     if event.kind != "job.finished":
         return told
     view = await relay.get(core, SYSTEM, event.entity_id)
