@@ -4,7 +4,7 @@ import asyncio
 import ipaddress
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -143,10 +143,13 @@ async def local_folders(core: Core, caller: Caller) -> list[Path]:
     """The folders that a local repository of this caller may lie in, by their real names."""
     given = core.settings.relay.local_roots
     if given is None:
-        given = [str(Path.home())] if _on_loopback(core.url) else []
-    paths = [Path(root).expanduser() for root in given]
-    paths += map(Path, await core.db.read(caller, rows.repo_paths))
-    return [await asyncio.to_thread(path.resolve) for path in paths if path.is_absolute()]
+        given = ["~"] if _on_loopback(core.url) else []
+    return await asyncio.to_thread(_real, [*given, *await core.db.read(caller, rows.repo_paths)])
+
+
+def _real(folders: Iterable[str]) -> list[Path]:
+    paths = [Path(folder).expanduser() for folder in folders]
+    return [path.resolve() for path in paths if path.is_absolute()]
 
 
 def _on_loopback(url: str | None) -> bool:

@@ -1,5 +1,5 @@
-"""Webhooks: a message for each relay job that asked for one, written with the end of the job and sent until it
-arrives or is given up. It goes to the address that was checked, is signed, and follows no redirect.
+"""Webhooks: a message for each relay job that asked for one, written with the end of the job and sent until
+it arrives or is given up. It goes to the address that was checked, is signed, and follows no redirect.
 """
 
 import asyncio
@@ -188,7 +188,12 @@ class Webhooks:
             "Quarterdeck-Timestamp": str(now),
             "Quarterdeck-Signature": signature(await self._secret(), now, body),
         }
-        lines = [f"POST {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items()), "", ""]
+        lines = [
+            f"POST {target.path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in head.items()),
+            "",
+            "",
+        ]
         status = await _exchanged(target, "\r\n".join(lines).encode("ascii") + body)
         if not 200 <= status < 300:
             raise _Undelivered(f"HTTP {status}", final=status == 410)
@@ -218,8 +223,12 @@ async def _resolved(url: str, *, private: bool) -> _Target:
     # A zone says through which interface, not to which address.
     addresses = [str(entry[4][0]) for entry in found]
     if not private and not all(_public(ipaddress.ip_address(each.partition("%")[0])) for each in addresses):
-        raise _Undelivered("the host has a private address, which relay.webhook_private would allow", final=True)
-    path = quote(parts.path or "/", safe=_SAFE) + (f"?{quote(parts.query, safe=_SAFE)}" if parts.query else "")
+        raise _Undelivered(
+            "the host has a private address, which relay.webhook_private would allow", final=True
+        )
+    path = quote(parts.path or "/", safe=_SAFE) + (
+        f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
+    )
     return _Target(ascii_host, port, path, tls, addresses[0])
 
 

@@ -172,4 +172,5 @@ async def _gh(program: str, *words: str, stdin: bytes | None = None) -> tuple[in
         if isinstance(error, TimeoutError):
             raise NotOpened(f"gh did not answer in {GH_SECONDS:g} s") from None
         raise
-    return process.returncode, *(text[:_MAX_ANSWER].decode("utf-8", "replace") for text in (said, errors))
+    shown = [text[:_MAX_ANSWER].decode("utf-8", "replace") for text in (said, errors)]
+    return process.returncode, shown[0], shown[1]

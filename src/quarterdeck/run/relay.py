@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from quarterdeck.core import relay
@@ -16,7 +15,7 @@ from quarterdeck.domain.errors import Unavailable
 from quarterdeck.domain.jobspec import JobSpec, prompt_for
 from quarterdeck.run import checkout as checkouts
 from quarterdeck.run import pull_requests, sandbox
-from quarterdeck.run.adapters.base import Assignment, Outcome
+from quarterdeck.run.adapters.base import Assignment
 from quarterdeck.run.checkout import Checkout
 from quarterdeck.run.mirror import CheckoutError
 from quarterdeck.run.pull_requests import PullRequest
@@ -25,53 +24,24 @@ from quarterdeck.run.worker import Failed, JobRun
 _NAMED: Final = 20
 
 
-@dataclass(slots=True)
-class _Record:
-    """What is known of an attempt so far, however it ends."""
-
-    box: sandbox.Sandbox | None = None
-    outcome: Outcome | None = None
-
-    def on(self, ending: Ending) -> Ending:
-        """The ending with what was enforced and what the agent used."""
-        result: dict[str, Any] = dict(ending.result)
-        if self.box is not None:
-            result |= {"sandbox": self.box.enforced, "network": sandbox.NETWORK}
-        ran = self.outcome
-        if ran is None:
-            return replace(ending, result=result)
-        if ran.usage is not None:
-            result["usage"] = asdict(ran.usage)
-        if ran.denials:
-            result["denials"] = list(ran.denials)[:_NAMED]
-        return replace(
-            ending,
-            result=result,
-            cost_usd=ran.cost_usd,
-            input_tokens=ran.usage.input_tokens if ran.usage else None,
-            output_tokens=ran.usage.output_tokens if ran.usage else None,
-        )
-
-
-async def run(run: JobRun) -> Ending:
-    """One attempt at a relay job. However it ends, its log stays, and what it cost."""
-    record = _Record()
+async def perform(run: JobRun) -> Ending:
+    """One attempt at a relay job. However it ends, its log stays, and what was enforced is on record."""
+    record: dict[str, Any] = {}
     try:
         ending = await _attempt(run, record)
     except Failed as failed:
-        ending = Ending("FAILED", failed.summary, failed.reason, files=failed.files)
+        ending = Ending("FAILED", failed.summary, failed.reason, failed.result, failed.files)
     except CheckoutError as error:
         ending = Ending("FAILED", str(error), error.reason)
-    # Its own token is worth nothing by now, but a log is shown to others.
-    said = (await run.log()).replace(run.token.encode(), b"[token]") or f"{ending.summary}\n".encode()
-    return record.on(replace(ending, files=[*ending.files, _file("logs.txt", said)]))
+    said = await run.log() or f"{ending.summary}\n".encode()
+    return replace(ending, result={**record, **ending.result}, files=[*ending.files, _file("logs.txt", said)])
 
 
-async def _attempt(run: JobRun, record: _Record) -> Ending:
+async def _attempt(run: JobRun, record: dict[str, Any]) -> Ending:
     spec = relay.spec_of(run.job)
     run.agent()
     try:
-        record.box = await sandbox.choose(run.core.settings.worker.sandbox)
+        box = await sandbox.choose(run.core.settings.worker.sandbox)
     except Unavailable as error:
         raise Failed("EXECUTOR_ERROR", error.message) from error
     checkout = await _checkout(run, spec)
@@ -86,8 +56,12 @@ async def _attempt(run: JobRun, record: _Record) -> Ending:
         token=run.token,
         job_id=run.job.id,
     )
-    outcome = await run.run_agent(assignment, wrap=record.box.wrap(checkout.path, home))
-    record.outcome = outcome
+    record |= {"sandbox": box.enforced, "network": sandbox.NETWORK}
+    outcome = await run.run_agent(assignment, wrap=box.wrap(checkout.path, home))
+    if outcome.usage is not None:
+        record["usage"] = asdict(outcome.usage)
+    if outcome.denials:
+        record["denials"] = list(outcome.denials)[:_NAMED]
     # Whatever enforced it: a tree that changed is a sandbox that did not hold.
     if changed := await checkouts.changed_paths(checkout):
         raise Failed("POLICY", f"the agent changed its read-only checkout: {_some(changed)}")
@@ -97,14 +71,11 @@ async def _attempt(run: JobRun, record: _Record) -> Ending:
 
 
 async def _checkout(run: JobRun, spec: JobSpec) -> Checkout:
-    """The files of the job; those of an attempt that an earlier worker began are there already."""
-    into = run.folder / "checkout"
-    if (into / "tree").is_dir():
-        return await checkouts.reopen(spec, into)
+    """The files of the job. A local repository is looked for where its owner may have one."""
     owner = Caller(run.job.user_id, "viewer", everyone=run.job.user_id is None)
     return await checkouts.prepare(
         spec,
-        into,
+        run.folder / "checkout",
         run.core.data_dir / "mirrors",
         await relay.local_folders(run.core, owner) if spec.repo.type == "local" else (),
         user_config=_trusted(run),

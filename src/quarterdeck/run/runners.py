@@ -1,5 +1,7 @@
 """Who runs which kind of job. Each kind's runner is registered here, under the kind's name."""
 
+from quarterdeck.core.relay import KIND as RELAY
+from quarterdeck.run import relay
 from quarterdeck.run.worker import Runner
 
-RUNNERS: dict[str, Runner] = {}
+RUNNERS: dict[str, Runner] = {RELAY: relay.perform}

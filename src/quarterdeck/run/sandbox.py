@@ -1,4 +1,4 @@
-"""Bubblewrap around a relay job's agent: its tree read-only, its home, its program, and nothing else of the disk.
+"""Bubblewrap around a relay job's agent: its tree read-only, its home, its program, nothing else of the disk.
 
 It runs inside the supervisor's own PID namespace. The network stays open: the agent needs its model and the
 core. Where bubblewrap does not run, the tree is only verified afterwards.
@@ -28,7 +28,16 @@ _BASE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs look up: certificates, names of hosts and users, the linker's cache, the time zone.
 _ETC: Final = (
     *("ssl", "ca-certificates", "ca-certificates.conf", "pki", "crypto-policies", "resolv.conf", "hosts"),
-    *("nsswitch.conf", "host.conf", "gai.conf", "passwd", "group", "ld.so.cache", "ld.so.conf", "ld.so.conf.d"),
+    *(
+        "nsswitch.conf",
+        "host.conf",
+        "gai.conf",
+        "passwd",
+        "group",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+    ),
     *("localtime", "timezone", "alternatives", "mime.types", "protocols", "services"),
 )
 _NAMESPACES: Final = (
@@ -78,7 +87,7 @@ _probed: dict[str, Sandbox] = {}
 
 
 async def choose(wish: Wish) -> Sandbox:
-    """The sandbox for a setting of `worker.sandbox`. Raises Unavailable when one is required and none works."""
+    """The sandbox for a setting of `worker.sandbox`; Unavailable when one is required and none works."""
     if wish == "off":
         return Sandbox(None, "switched off")
     found = await probe()
@@ -100,11 +109,8 @@ async def probe() -> Sandbox:
 async def _tried(program: str) -> Sandbox:
     """Below a supervisor as always, since a namespace within another may be refused."""
     with TemporaryDirectory(prefix="quarterdeck-") as root:
-        tree, home = Path(root, "tree"), Path(root, "home")
-        tree.mkdir()
-        home.mkdir()
+        tree, home = await asyncio.to_thread(_stage, Path(root))
         check = f"test ! -w {tree} && test -w {home} && test ! -e {root}/outside && test -e /proc/self"
-        Path(root, "outside").touch()
         launch = Sandbox(program).wrap(tree, home)(Launch(["/bin/sh", "-c", check], {"PATH": os.defpath}))
         spec = Spec(launch.argv, tree, launch.env, PROBE_SECONDS, deadline_seconds=PROBE_SECONDS)
         try:
@@ -117,6 +123,14 @@ async def _tried(program: str) -> Sandbox:
         return Sandbox(program)
     last = said.decode("utf-8", "replace").strip().splitlines()[-1:]
     return Sandbox(None, *(last or [ended.error or "a process inside it did not end well"]))
+
+
+def _stage(root: Path) -> tuple[Path, Path]:
+    (root / "outside").mkdir()
+    tree, home = root / "tree", root / "home"
+    tree.mkdir()
+    home.mkdir()
+    return tree, home
 
 
 def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:

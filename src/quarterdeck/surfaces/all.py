@@ -16,6 +16,8 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (orchestrator.SURFACE, PLANS, relay.SURFACE)}
+SURFACES: dict[str, Surface] = {
+    surface.name: surface for surface in (orchestrator.SURFACE, PLANS, relay.SURFACE)
+}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))

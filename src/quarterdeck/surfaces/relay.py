@@ -53,9 +53,7 @@ class JobsList(Args):
 @tool("read", "viewer")
 async def jobs_list(call: Call, a: JobsList) -> Row:
     """Relay jobs, newest first. limit 1-100."""
-    found, total = await relay.listing(
-        call.core, call.caller, state=a.state, limit=a.limit, offset=a.offset
-    )
+    found, total = await relay.listing(call.core, call.caller, state=a.state, limit=a.limit, offset=a.offset)
     return {
         "items": [summary_row(job) for job in found],
         "total": total,
@@ -240,8 +238,8 @@ SURFACE = Surface(
     name="relay",
     server_name="quarterdeck-relay",
     instructions=(
-        "Send a JobSpec with jobs_submit; an agent works on a read-only checkout of baselineCommit. Subscribe to "
-        "mcp://jobs/{jobId}/status, then read mcp://jobs/{jobId}/artifacts/patch.diff and out.md."
+        "Send a JobSpec with jobs_submit; an agent works on a read-only checkout of baselineCommit. "
+        "Subscribe to mcp://jobs/{jobId}/status, then read mcp://jobs/{jobId}/artifacts/patch.diff and out.md."
     ),
     tools={tool.name: tool for tool in TOOLS},
     word=word,

@@ -176,7 +176,7 @@ _TOLD_WHEN_WRONG = ("description", "minimum", "maximum", "exclusiveMinimum", "ex
 def _bare(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
-    kept = {}
+    kept: Row = {}
     for key, value in node.items():
         if key == "properties":
             kept[key] = {name: _bare(inner) for name, inner in value.items()}
