@@ -239,7 +239,7 @@ SURFACE = Surface(
     server_name="quarterdeck-relay",
     instructions=(
         "Send a JobSpec with jobs_submit; an agent works on a read-only checkout of baselineCommit. "
-        "Subscribe to mcp://jobs/{jobId}/status, then read mcp://jobs/{jobId}/artifacts/patch.diff and out.md."
+        "Subscribe to mcp://jobs/{jobId}/status, then read its artifacts patch.diff and out.md beside it."
     ),
     tools={tool.name: tool for tool in TOOLS},
     word=word,
