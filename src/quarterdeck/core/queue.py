@@ -14,8 +14,7 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain import callers
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict, Invalid, NotFound, RateLimited
-from quarterdeck.domain.jobs import KINDS as KINDS
-from quarterdeck.domain.jobs import LIVE, WORKED, fingerprint, new_job_id
+from quarterdeck.domain.jobs import KINDS, LIVE, WORKED, fingerprint, new_job_id
 from quarterdeck.domain.records import Job, JobArtifact, WorkerRow
 from quarterdeck.store import artifacts, jobs, workers
 from quarterdeck.store.tx import Tx
@@ -111,6 +110,8 @@ def submit(
         timeout_s=timeout_s,
         place=place,
     )
+    if kind not in KINDS:
+        raise Invalid(f"there is no kind of job {kind!r}", field="kind")
     jobs.add(tx, job)
     _emit(tx, "job.queued", job)
     return job
@@ -171,7 +172,7 @@ def held(tx: Tx, job: Job) -> Job:
     return found
 
 
-def progress(tx: Tx, job: Job, **data: Any) -> None:
+def progress(tx: Tx, job: Job, /, **data: Any) -> None:
     """Tell of a step of a job that its worker holds."""
     _emit(tx, "job.progress", held(tx, job), **{name: clean(value) for name, value in data.items()})
 
@@ -275,7 +276,7 @@ async def get(core: Core, caller: Caller, job_id: str) -> Job:
     return job
 
 
-async def wait_for_end(core: Core, caller: Caller, job_id: str, timeout: float) -> Job:  # noqa: ASYNC109
+async def wait_for_end(core: Core, caller: Caller, job_id: str, timeout: float) -> Job:
     """The job as soon as it has ended, or as it is when the time is over."""
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout

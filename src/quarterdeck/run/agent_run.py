@@ -246,7 +246,9 @@ class JobRun:
             cwd=cwd,
             env=launch.env,
             # A heartbeat that comes late must not find its agent running beside the next attempt.
-            lease_seconds=max(settings.lease_seconds - settings.heartbeat_seconds, settings.lease_seconds / 2),
+            lease_seconds=max(
+                settings.lease_seconds - settings.heartbeat_seconds, settings.lease_seconds / 2
+            ),
             stdin=stdin,
             deadline_seconds=max(min(left), 0.001) if left else None,
             grace_seconds=settings.grace_seconds,

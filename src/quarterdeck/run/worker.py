@@ -22,10 +22,10 @@ from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
-from quarterdeck.run.agent_run import Failed as Failed
-from quarterdeck.run.agent_run import JobRun as JobRun
-from quarterdeck.run.agent_run import Lost
+from quarterdeck.run.agent_run import Failed, JobRun, Lost
 from quarterdeck.run.attempts import Recovered, recover
+
+__all__ = ["Failed", "JobRun", "Runner", "Worker"]
 
 Runner = Callable[[JobRun], Awaitable[Ending]]
 
@@ -43,9 +43,7 @@ logger = structlog.get_logger()
 class Worker:
     """Runs jobs of the kinds it has a runner for. Prompts have a lane of their own beside `concurrency`."""
 
-    def __init__(
-        self, core: Core, runners: Mapping[str, Runner], *, concurrency: int | None = None
-    ) -> None:
+    def __init__(self, core: Core, runners: Mapping[str, Runner], *, concurrency: int | None = None) -> None:
         self._core = core
         self._runners = runners
         self._settings = core.settings.worker
@@ -291,7 +289,9 @@ class Worker:
         jobs = {f"{job.id}-{job.attempt}": job for job in left}
         for folder in await asyncio.to_thread(_folders, self.root):
             job = jobs.pop(folder.name, None)
-            if any(folder.name == run.folder.name for other in _here.values() for run in other._runs.values()):
+            if any(
+                folder.name == run.folder.name for other in _here.values() for run in other._runs.values()
+            ):
                 continue
             found = await recover(folder)
             if any(each.outcome == "running" for each in found):

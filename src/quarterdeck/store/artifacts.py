@@ -18,7 +18,9 @@ def _of(tx: Tx, job_id: str) -> ColumnElement[bool]:
 def put(tx: Tx, files: Iterable[JobArtifact]) -> None:
     """Keep files of a job that was locked in this transaction; one of the same name is replaced."""
     for file in files:
-        tx.write(delete(artifacts).where(artifacts.c.job_id == file.job_id, artifacts.c.name == file.name), {})
+        tx.write(
+            delete(artifacts).where(artifacts.c.job_id == file.job_id, artifacts.c.name == file.name), {}
+        )
         tx.write(insert(artifacts), as_dict(file))
 
 

@@ -80,13 +80,13 @@ def hold_key(tx: Tx, kind: str, key: str) -> None:
 
 def count_live(tx: Tx, kind: str) -> int:
     """How many jobs of a kind the caller's own user has that have not ended."""
-    statement = select(func.count().label("count")).where(
+    statement = select(func.count().label("n")).where(
         jobs.c.user_id.is_not_distinct_from(tx.caller.user_id),
         jobs.c.kind == kind,
         jobs.c.state.in_(LIVE),
     )
     row = tx.one(statement)
-    return 0 if row is None else int(row.count)
+    return 0 if row is None else int(row.n)
 
 
 def live_of_task(tx: Tx, task_id: str, kinds: Iterable[str]) -> list[Job]:
@@ -104,9 +104,7 @@ def live_of_task(tx: Tx, task_id: str, kinds: Iterable[str]) -> list[Job]:
     return [record(Job, row) for row in tx.all(statement)]
 
 
-def claim(
-    tx: Tx, kinds: Sequence[str], worker: str, lease_us: int, place: str | None = None
-) -> Job | None:
+def claim(tx: Tx, kinds: Sequence[str], worker: str, lease_us: int, place: str | None = None) -> Job | None:
     """Take the most urgent waiting job that may run now, of whatever user, for one attempt more.
 
     An agent takes no more jobs than its limit over all workers, and a user's prompts run one at a time.
@@ -128,9 +126,7 @@ def claim(
         elif first.agent is not None and not _agent_admitted(tx, first.agent):
             full.append(first.agent)
             continue
-        row = tx.one(
-            select(jobs).where(jobs.c.id == first.id, jobs.c.state.in_(CLAIMABLE)).with_for_update()
-        )
+        row = tx.one(select(jobs).where(jobs.c.id == first.id, jobs.c.state.in_(CLAIMABLE)).with_for_update())
         if row is not None:
             return _taken(tx, record(Job, row), worker, lease_us)
     return None
@@ -181,11 +177,11 @@ def _running_by_agent(agent: str | None = None) -> Select[Any]:
     counted = [jobs.c.state == "RUNNING", jobs.c.kind != PROMPT, jobs.c.agent.is_not(None)]
     if agent is not None:
         counted.append(jobs.c.agent == agent)
-    return select(jobs.c.agent, func.count().label("count")).where(*counted).group_by(jobs.c.agent)
+    return select(jobs.c.agent, func.count().label("n")).where(*counted).group_by(jobs.c.agent)
 
 
 def _full_agents(tx: Tx) -> list[str]:
-    running = {row.agent: row.count for row in tx.all(_running_by_agent())}
+    running = {row.agent: row.n for row in tx.all(_running_by_agent())}
     if not running:
         return []
     limits = tx.all(select(agents).where(agents.c.id.in_(list(running))))
@@ -198,7 +194,7 @@ def _agent_admitted(tx: Tx, agent: str) -> bool:
     if limit is None:
         return True
     running = tx.one(_running_by_agent(agent))
-    return running is None or bool(running.count < limit.max_concurrent)
+    return running is None or bool(running.n < limit.max_concurrent)
 
 
 def _prompt_admitted(tx: Tx, user: str | None) -> bool:
