@@ -5,9 +5,10 @@ from typing import Final
 
 from quarterdeck.domain.agents import Agent
 from quarterdeck.run.adapters.base import Adapter
+from quarterdeck.run.adapters.claude import Claude
 from quarterdeck.run.adapters.command import Command
 
-ADAPTERS: Final[Mapping[str, Adapter]] = {adapter.name: adapter for adapter in (Command(),)}
+ADAPTERS: Final[Mapping[str, Adapter]] = {adapter.name: adapter for adapter in (Claude(), Command())}
 
 
 def adapter_of(agent: Agent) -> Adapter | None:
