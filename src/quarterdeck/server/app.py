@@ -26,6 +26,9 @@ from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.server.rest import PATH as TOKENS
 from quarterdeck.server.rest import TokenRoutes
 from quarterdeck.server.sessions import Sessions
+from quarterdeck.server.streams import PATH as EVENTS
+from quarterdeck.server.streams import EventStreams
+from quarterdeck.server.subscriptions import Subscriptions
 from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Desk
 
@@ -71,10 +74,13 @@ class Application:
         core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
         self._core, self._gate = core, Gate(gatekeeper)
         self._tokens = TokenRoutes(core, gatekeeper, body)
-        self._sessions = Sessions(core, body, self._metrics.adopted)
+        hub = Subscriptions(core, UNION.resources)
+        self._sessions = Sessions(core, body, self._metrics.adopted, hub)
+        self._events = EventStreams(core, hub)
         self._endpoints: dict[str, Endpoint] = {}
         for name, surface in {"": UNION, **SURFACES}.items():
-            self._endpoints[name] = Endpoint(Desk(core, surface, limit, self._metrics.observe), body)
+            desk = Desk(core, surface, limit, self._metrics.observe)
+            self._endpoints[name] = Endpoint(desk, body, hub)
             await self._endpoints[name].run(lifetime)
         await self._local_token(core, gatekeeper)
         sweeper = asyncio.create_task(self._sweep(), name="sweep")
@@ -111,6 +117,10 @@ class Application:
             caller = await self._gate.admit(scope, send)
             if caller is not None:
                 await self._tokens.serve(caller, scope, receive, send)
+        elif path.rstrip("/") == EVENTS:
+            caller = await self._gate.admit(scope, send)
+            if caller is not None:
+                await self._events.serve(caller, scope, receive, send)
         else:
             await answer(send, 404, {"detail": "nothing here; MCP is at /mcp"})
 

@@ -1,11 +1,11 @@
-"""One surface over Streamable HTTP, both protocol eras. The only module that touches the SDK's insides."""
+"""One surface over Streamable HTTP, both protocol eras. Only this and `resources` know the SDK."""
 
 import json
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -23,11 +23,10 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from quarterdeck import __version__
-from quarterdeck.domain.callers import Caller
 from quarterdeck.server.http import answer, answer_text, body_of, header, replayed
+from quarterdeck.server.resources import Context, ResourceMethods, caller_of
+from quarterdeck.server.subscriptions import Subscriptions
 from quarterdeck.surfaces.table import Desk, encode, encoded
-
-Context = ServerRequestContext[Any, Any]
 
 _ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 
@@ -35,7 +34,7 @@ _ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 class Endpoint:
     """Serves one surface: JSON to 2026 clients, event streams to older ones and for tools that stream."""
 
-    def __init__(self, desk: Desk, max_body: int) -> None:
+    def __init__(self, desk: Desk, max_body: int, hub: Subscriptions) -> None:
         self._desk = desk
         surface = desk.surface
         self._server: Server[Any] = Server(
@@ -46,6 +45,8 @@ class Endpoint:
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
         )
+        if surface.resources:
+            ResourceMethods(desk, hub, self._server).register()
         self._telemetry = self._server.middleware[0]
         self._server.middleware.append(self._shortcut)
         self._stamp = {SERVER_INFO_META_KEY: self._server.server_info_stamp}
@@ -102,7 +103,7 @@ class Endpoint:
 
     async def _run(self, ctx: Context) -> dict[str, Any]:
         params = ctx.params or {}
-        return await self._desk.call(_caller(ctx), params["name"], params.get("arguments") or {})
+        return await self._desk.call(caller_of(ctx), params["name"], params.get("arguments") or {})
 
     async def older(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._stream.handle_request(scope, receive, send)
@@ -112,11 +113,11 @@ class Endpoint:
         return None if tool is None else tool.input_schema
 
     async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        visible = self._desk.surface.visible(_caller(ctx))
+        visible = self._desk.surface.visible(caller_of(ctx))
         return ListToolsResult(tools=[Tool.model_validate(tool.listing) for tool in visible])
 
     async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> Any:
-        return await self._desk.call(_caller(ctx), params.name, params.arguments or {})
+        return await self._desk.call(caller_of(ctx), params.name, params.arguments or {})
 
     async def _shortcut(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Serve a well-formed `tools/call` without the SDK's second and third validation of it."""
@@ -158,11 +159,3 @@ def _read_call(scope: Scope, body: bytes) -> dict[str, Any] | None:
     routing = {name.decode(): headers[name].decode("latin-1") for name in _ROUTING if name in headers}
     route = classify_inbound_request(request, headers=routing)
     return request if isinstance(route, InboundModernRoute) and _well_formed(request["params"]) else None
-
-
-def _caller(ctx: Context) -> Caller:
-    """Who sent this message: the gate left it on the HTTP request."""
-    caller = ctx.request.scope["caller"] if ctx.request is not None else None
-    if not isinstance(caller, Caller):
-        raise TypeError("a message came around the gate")
-    return caller

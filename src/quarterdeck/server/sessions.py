@@ -14,8 +14,11 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Unavailable
 from quarterdeck.events import Event
+from quarterdeck.server import sse
 from quarterdeck.server.http import answer, body_of, header, replayed
 from quarterdeck.server.mcp import Endpoint
+from quarterdeck.server.session_stream import SessionStream
+from quarterdeck.server.subscriptions import Subscriptions
 
 SESSION = b"mcp-session-id"
 _TELL_SECONDS = 60.0
@@ -52,8 +55,9 @@ class _Request:
 class Sessions:
     """Serves the older eras of every endpoint. A client's session id is ours; the SDK's never leaves."""
 
-    def __init__(self, core: Core, max_body: int, adopted: Callable[[], None]) -> None:
+    def __init__(self, core: Core, max_body: int, adopted: Callable[[], None], hub: Subscriptions) -> None:
         self._core = core
+        self._hub = hub
         self._adopted = adopted
         self._max_body = max_body
         self._idle = core.settings.server.session_idle_seconds
@@ -146,18 +150,43 @@ class Sessions:
 
     async def _listen(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
         """Serve a stream of what the server has to say, until its client or this process leaves."""
-        unfinished = False
+        sending, over, unfinished = asyncio.Lock(), asyncio.Event(), False
+        left_off, telling = sse.left_off(request.scope), asyncio.Event()
 
         async def send(message: Message) -> None:
             nonlocal unfinished
-            unfinished = message["type"] == "http.response.start" or message.get("more_body", False)
-            await request.send(message)
+            async with sending:
+                unfinished = message["type"] == "http.response.start" or message.get("more_body", False)
+                await request.send(message)
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                telling.set()
 
-        receive = _until(self._closing, request.receive)
+        async def tell() -> None:
+            """What the client subscribed to, in between what the SDK has to say."""
+            await telling.wait()
+            stream = SessionStream(self._core, self._hub, request.scope["caller"], session_id, write)
+            try:
+                await stream.run(left_off, primes=_primed(request.scope))
+            except Unavailable:
+                pass  # the client comes again
+            finally:
+                over.set()
+
+        async def write(frame: bytes) -> None:
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
+
+        # The numbers of events are ours: the SDK keeps none and would not answer to one.
+        fields = [(key, value) for key, value in request.scope["headers"] if key != sse.LAST_EVENT_ID]
+        scope, receive = {**request.scope, "headers": fields}, _until(request.receive, self._closing, over)
+        teller = asyncio.create_task(tell(), name="notices")
         local.streams += 1
         try:
-            await self._go_on(endpoint, session_id, local, replace(request, receive=receive, send=send))
+            await self._go_on(
+                endpoint, session_id, local, replace(request, scope=scope, receive=receive, send=send)
+            )
         finally:
+            teller.cancel()
+            await asyncio.wait([teller])
             local.streams -= 1
             local.used = time.monotonic()
         if unfinished:
@@ -179,7 +208,8 @@ class Sessions:
                 if not gone:
                     await request.send(_renamed(message, session_id))
 
-            await request.to(endpoint, watch, _with_session(request.scope, inner))
+            scope = {**_with_session(request.scope, inner), "session_id": session_id}
+            await request.to(endpoint, watch, scope)
             if not gone:
                 break
             local.inner = None  # it sat idle for too long inside: adopt it anew
@@ -254,19 +284,25 @@ def _with_session(scope: Scope, inner: str) -> Scope:
     return {**scope, "headers": fields}
 
 
-def _until(closing: asyncio.Event, receive: Receive) -> Receive:
-    """A receive that also reports a disconnect once `closing` is set."""
+def _until(receive: Receive, *ends: asyncio.Event) -> Receive:
+    """A receive that also reports a disconnect once one of `ends` is set."""
 
     async def either() -> Message:
-        heard, closed = asyncio.ensure_future(receive()), asyncio.ensure_future(closing.wait())
+        heard = asyncio.ensure_future(receive())
+        waiting = [heard, *(asyncio.ensure_future(end.wait()) for end in ends)]
         try:
-            await asyncio.wait((heard, closed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             return heard.result() if heard.done() else {"type": "http.disconnect"}
         finally:
-            heard.cancel()
-            closed.cancel()
+            for each in waiting:
+                each.cancel()
 
     return either
+
+
+def _primed(scope: Scope) -> bool:
+    """Whether the client takes an event without data, which older versions did not know."""
+    return (header(scope, b"mcp-protocol-version") or "") >= "2025-11-25"
 
 
 async def _away(send: Send) -> None:

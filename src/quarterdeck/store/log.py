@@ -1,6 +1,6 @@
 """The event log: dense numbers and a hash chain, written last in its transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import bindparam, insert, select
 
@@ -43,12 +43,14 @@ def after(tx: Tx, seq: int, count: int = 500) -> list[Event]:
     return [record(Event, row) for row in tx.all(_AFTER, seq=seq, count=count)]
 
 
-def mine(tx: Tx, seq: int, count: int) -> list[Event]:
-    """The caller's own events after `seq`, oldest first."""
-    statement = (
-        select(events)
-        .where(events.c.seq > seq, *within(events, tx.shape))
-        .order_by(events.c.seq)
-        .limit(count)
-    )
+def mine(
+    tx: Tx, seq: int, count: int, *, kinds: Collection[str] | None = None, task_id: str | None = None
+) -> list[Event]:
+    """The caller's own events after `seq`, oldest first, perhaps of some kinds or one task only."""
+    conditions = [events.c.seq > seq, *within(events, tx.shape)]
+    if kinds is not None:
+        conditions.append(events.c.kind.in_(kinds))
+    if task_id is not None:
+        conditions.append(events.c.task_id == task_id)
+    statement = select(events).where(*conditions).order_by(events.c.seq).limit(count)
     return [record(Event, row) for row in tx.all(statement)]

@@ -1,9 +1,13 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
-from quarterdeck.surfaces import content, orchestrator, plans, relay, templates, work_sessions
+from dataclasses import replace
+
+from quarterdeck.surfaces import content, orchestrator, plans, relay, task_resources, templates, work_sessions
 from quarterdeck.surfaces.table import Surface, union
 
 _PLANS = (*plans.TOOLS, *work_sessions.TOOLS, *templates.TOOLS, *content.TOOLS)
+
+ORCHESTRATOR = replace(orchestrator.SURFACE, resources=(task_resources.TASKS,))
 
 PLANS = Surface(
     name="plans",
@@ -16,8 +20,6 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {
-    surface.name: surface for surface in (orchestrator.SURFACE, PLANS, relay.SURFACE)
-}
+SURFACES: dict[str, Surface] = {surface.name: surface for surface in (ORCHESTRATOR, PLANS, relay.SURFACE)}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))
