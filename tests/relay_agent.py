@@ -38,6 +38,10 @@ for name, value in steps:
             sys.stdout.write(f"{value} is {os.environ.get(value)}\n")
         case "prompt":
             sys.stdout.write(prompt)
+        case "wait_for":
+            sys.stdout.flush()
+            while not Path(value).exists():
+                time.sleep(0.02)
         case "hang":
             sys.stdout.flush()
             time.sleep(3600)

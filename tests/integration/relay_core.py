@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,23 +38,25 @@ def answer(diff: str = PATCH, plan: str = "Run it.", notes: str = "None.") -> st
     return f"Done.\n\n### DIFF\n\n```diff\n{diff}```\n\n### TEST_PLAN\n\n{plan}\n\n### NOTES\n\n{notes}\n"
 
 
-def config(**agents: list[str]) -> str:
-    """A configuration whose relay jobs go to the scripted agent; a heartbeat is short, so tests are."""
-    words = {"scripted": [sys.executable, str(AGENT)], **agents}
-    tables = [
-        f'[agents.{name}]\nname = "{name}"\nadapter = "command"\ncommand = {json.dumps(command)}\n'
-        for name, command in words.items()
-    ]
-    return '[defaults]\nrelay_agent = "scripted"\n' + "".join(tables)
+def config(agent: Path) -> str:
+    """A configuration whose relay jobs go to the scripted agent."""
+    command = json.dumps([sys.executable, str(agent)])
+    return (
+        '[defaults]\nrelay_agent = "scripted"\n'
+        f'[agents.scripted]\nname = "Scripted"\nadapter = "command"\ncommand = {command}\n'
+    )
 
 
 class RelayCore(Core):
     """A core with the scripted agent, and a repository that it may read."""
 
     def __init__(self, folder: Path, more: str = "", **variables: str) -> None:
-        data = folder / "data"
+        data, self.signals = folder / "data", folder / "agent"
         data.mkdir(parents=True)
-        (data / "quarterdeck.toml").write_text(config() + more)
+        # The folder of its program is all of the disk that the agent sees: there it finds our signals.
+        self.signals.mkdir()
+        shutil.copy(AGENT, self.signals)
+        (data / "quarterdeck.toml").write_text(config(self.signals / AGENT.name) + more)
         super().__init__(data, QUARTERDECK_RELAY__LOCAL_ROOTS=str(folder / "repos"), **variables)
         self.repo = GitRepo(folder / "repos" / "app")
         self.commit = self.repo.commit(FILES)
@@ -93,6 +96,10 @@ class RelayCore(Core):
             part[last] = value
         return spec
 
+    def signal(self, name: str) -> Path:
+        """A file for which the agent's step `wait_for` waits; touch it to let the agent go on."""
+        return self.signals / name
+
     def ran(self, client: Client, *steps: tuple[str, Any], **more: Any) -> Row:
         """The job of such a spec, once it has ended."""
         return ended(client, client.done("jobs_submit", spec=self.spec(*steps, **more))["jobId"])
@@ -104,3 +111,19 @@ def ended(client: Client, job_id: str) -> Row:
         return job if job["state"] in ENDED else None
 
     return eventually(look, 60)
+
+
+def running(client: Client, job_id: str) -> Row:
+    def look() -> Row | None:
+        job: Row = client.done("jobs_get", jobId=job_id)
+        return job if job["state"] == "RUNNING" else None
+
+    return eventually(look, 60)
+
+
+def read(client: Client, job_id: str, name: str) -> str:
+    """The text of a resource of a job: its `status`, or an artifact."""
+    uri = f"mcp://jobs/{job_id}/{name if name == 'status' else f'artifacts/{name}'}"
+    held = client.request("resources/read", json.dumps({"uri": uri}), uri)
+    text: str = held["contents"][0]["text"]
+    return text

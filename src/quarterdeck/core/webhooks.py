@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import os
 import re
 import secrets
 import socket
@@ -92,9 +93,12 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
 class Webhooks:
     """Sends what is due, one at a time for each message, for as long as the core runs."""
 
-    def __init__(self, core: Core, delays: Sequence[float] = DELAYS) -> None:
+    def __init__(
+        self, core: Core, delays: Sequence[float] = DELAYS, patience: float = TIMEOUT_SECONDS
+    ) -> None:
         self._core = core
         self._delays = delays
+        self._patience = patience
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
@@ -127,7 +131,7 @@ class Webhooks:
         room = _AT_ONCE - len(self._sending)
         if room > 0:
             # Longer than a try takes: if we end in between, it is due again then.
-            until = now_us() + int(2 * TIMEOUT_SECONDS * 1_000_000)
+            until = now_us() + int(2 * self._patience * 1_000_000)
             for delivery in await self._core.db.tx(SYSTEM, rows.due, room, until):
                 task = asyncio.create_task(self._send(delivery))
                 self._sending.add(task)
@@ -147,16 +151,18 @@ class Webhooks:
         """One try, and what became of it."""
         problem: _Undelivered | None = None
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._patience):
                 await self._try(delivery)
         except _Undelivered as error:
             problem = error
         except TimeoutError:
-            problem = _Undelivered(f"no answer within {TIMEOUT_SECONDS:g} s")
+            problem = _Undelivered(f"no answer within {self._patience:g} s")
         except ssl.SSLError as error:
             problem = _Undelivered(f"TLS: {error.reason or 'refused'}")
-        except (OSError, ValueError) as error:
-            problem = _Undelivered(getattr(error, "strerror", None) or "the connection broke")
+        except OSError as error:
+            problem = _Undelivered(os.strerror(error.errno) if error.errno else "the connection broke")
+        except ValueError:
+            problem = _Undelivered("the answer is not HTTP")
         await self._core.db.tx(SYSTEM, self._record, delivery, problem)
 
     def _record(self, tx: Tx, delivery: Delivery, problem: _Undelivered | None) -> None:

@@ -145,7 +145,11 @@ def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
         words += ["--ro-bind-try", str(path), str(path)]
     words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/run"]  # noqa: S108
     for path in _reachable(launch, tree, home):
-        words += ["--ro-bind-try", str(path), str(path)]
+        if path.is_symlink() and path.is_file():
+            # A program may look for its parts beside what the link leads to.
+            words += ["--symlink", os.fspath(path.readlink()), str(path)]
+        else:
+            words += ["--ro-bind-try", str(path), str(path)]
     words += ["--bind", str(home), str(home), "--ro-bind", str(tree), str(tree)]
     # The parents of what is bound are made on the way; nothing may be added to them.
     return [*words, "--remount-ro", "/", "--chdir", str(tree)]
