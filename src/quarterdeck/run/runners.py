@@ -1,7 +1,8 @@
 """Who runs which kind of job. Each kind's runner is registered here, under the kind's name."""
 
-from quarterdeck.core import prompts
-from quarterdeck.run import prompts as prompting
+from quarterdeck.core.prompts import KIND as PROMPT
+from quarterdeck.core.relay import KIND as RELAY
+from quarterdeck.run import prompts, relay
 from quarterdeck.run.worker import Runner
 
-RUNNERS: dict[str, Runner] = {prompts.KIND: prompting.carry_out}
+RUNNERS: dict[str, Runner] = {RELAY: relay.perform, PROMPT: prompts.carry_out}

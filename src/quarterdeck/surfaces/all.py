@@ -15,6 +15,7 @@ from quarterdeck.surfaces import (
     content,
     orchestrator,
     plans,
+    relay,
     task_resources,
     templates,
     work_sessions,
@@ -55,7 +56,7 @@ PLANS = Surface(
     word=plans.word,
 )
 
-_ALL = (BOARD, ORCHESTRATOR, PLANS, agent.SURFACE)
+_ALL = (BOARD, ORCHESTRATOR, PLANS, relay.SURFACE, agent.SURFACE)
 
 SURFACES: dict[str, Surface] = {surface.name: surface for surface in _ALL}
 
