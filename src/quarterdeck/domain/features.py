@@ -13,9 +13,9 @@ FEATURES: Final[dict[str, frozenset[Feature]]] = {
     "claude": frozenset(get_args(Feature)),
     "codex": frozenset({"resume", "continue", "fork", "effort", "schema", "model", "mcp"}),
     "gemini": frozenset({"resume", "continue", "new_id", "model", "mcp"}),
-    "opencode": frozenset({"resume", "continue", "fork", "model", "mcp", "cost"}),
-    "acp": frozenset({"resume", "mcp"}),
-    "command": frozenset({"mcp"}),
+    "opencode": frozenset({"resume", "continue", "fork", "subagent", "model", "mcp", "cost"}),
+    "acp": frozenset({"resume", "fork", "model", "mcp", "cost"}),
+    "command": frozenset({"model", "mcp"}),
 }
 
 # The argument of a prompt that needs a feature, for the words of a refusal.
