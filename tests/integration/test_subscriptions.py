@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,6 +21,7 @@ from mcp_types import ResourceUpdatedNotification
 from tests.integration.own_core import Core
 from tests.listening import PATIENCE, Frame, Listening, hear, listen
 from tests.mcp_client import MODERN, OLDER, Client, Older, ProtocolError
+from tests.postgres import Postgres
 
 UPDATED = "notifications/resources/updated"
 PATH = "/mcp/orchestrator"
@@ -258,6 +260,19 @@ def test_newest_of_the_older_clients_knows_where_to_go_on_before_the_first_news(
     assert told([opened.enter_context(hear(client, primed.id)).frame()]) == [(uri, at)]
 
 
+def test_client_that_comes_again_takes_the_stream_over(core: Core, opened: ExitStack) -> None:
+    client = core.older(path=PATH)
+    task_id, uri = new_task(client)
+    lost = opened.enter_context(subscribe(client, uri))
+    touch(client, task_id)
+    last = lost.frame().id
+    assert opened.enter_context(hear(client)).status == 409
+    again = opened.enter_context(hear(client, last))
+    assert (again.status, lost.rest()) == (200, [])
+    at = touch(client, task_id)
+    assert told([again.frame()]) == [(uri, at)]
+
+
 @pytest.mark.parametrize("last", ["nonsense", "-1", "9" * 30, "999999999999", "1.5", ""])
 def test_number_that_is_none_of_ours_does_no_harm(core: Core, opened: ExitStack, last: str) -> None:
     client = core.older(path=PATH)
@@ -280,6 +295,29 @@ def test_2026_client_goes_on_where_it_was_cut_off(core: Core, opened: ExitStack)
     again = opened.enter_context(listen(client, uri, after=last))
     assert again.frame().data["method"] == "notifications/subscriptions/acknowledged"
     assert told(again.frames(3)) == [(uri, at) for at in missed]
+
+
+def test_session_goes_on_at_another_core(
+    postgres: Postgres, postgres_template: str, tmp_path: Path, opened: ExitStack
+) -> None:
+    url = postgres.create_database(postgres_template)
+    with (
+        Core(tmp_path / "one", "--database", url) as one,
+        Core(tmp_path / "two", "--database", url) as two,
+    ):
+        token = one.token
+        client, writer = one.older(path=PATH), two.modern(token, PATH)
+        task_id, uri = new_task(client)
+        stream = opened.enter_context(hear(client))
+        client.url = two.url + PATH
+        ask(client, "resources/subscribe", uri)
+        times = [touch(writer, task_id) for _ in range(3)]
+        frames = stream.frames(3)
+        assert told(frames) == [(uri, at) for at in times]
+        one.kill9()
+        times = [touch(writer, task_id) for _ in range(3)]
+        stream = opened.enter_context(hear(client, frames[-1].id))
+        assert told(stream.frames(3)) == [(uri, at) for at in times]
 
 
 def test_calls_are_answered_while_streams_are_open(core: Core, opened: ExitStack) -> None:

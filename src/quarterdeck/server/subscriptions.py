@@ -61,7 +61,7 @@ class Subscriptions:
                     for resources, notice in await self._notices(event)
                     if event.seq > since.get(notice.uri, event.seq)
                     and notice.user_id in (None, caller.user_id)
-                    and await resources.visible(self._core, caller, notice.uri)
+                    and await self._visible(resources, caller, notice.uri)
                 ]
             except Unavailable:  # the event is not lost for that
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -69,6 +69,15 @@ class Subscriptions:
                 before = [(event.seq - 1, notice) for notice in found[:-1]]
                 return before + [(event.seq, notice) for notice in found[-1:]]
         return []
+
+    async def _visible(self, resources: Resources, caller: Caller, uri: str) -> bool:
+        try:
+            return await resources.visible(self._core, caller, uri)
+        except Unavailable:
+            raise
+        except Exception:
+            logger.exception("notices.broke", uri=uri)
+            return False
 
     async def _notices(self, event: Event) -> Worked:
         """The notices of an event; the streams that hear of it at the same time share the work."""
