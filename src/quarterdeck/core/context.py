@@ -41,6 +41,7 @@ class Core:
     url: str | None = None
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)
+    waiting: int = 0
     _place: str | None = None
 
     @property

@@ -170,7 +170,8 @@ class Application:
     async def _numbers(self, scope: Scope, send: Send) -> None:
         if not is_loopback(scope) and await self._gate.admit(scope, send) is None:
             return
-        body = self._metrics.render(semantic=self._core.memory.state == "semantic")
+        core = self._core
+        body = self._metrics.render(semantic=core.memory.state == "semantic", waiting=core.waiting)
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", CONTENT_TYPE)]}
         )
