@@ -3,6 +3,7 @@
 from quarterdeck.core.prompts import KIND as PROMPT
 from quarterdeck.core.relay import KIND as RELAY
 from quarterdeck.run import prompts, relay
+from quarterdeck.run.auto import run_auto
 from quarterdeck.run.worker import Runner
 
-RUNNERS: dict[str, Runner] = {RELAY: relay.perform, PROMPT: prompts.carry_out}
+RUNNERS: dict[str, Runner] = {RELAY: relay.perform, "auto": run_auto, PROMPT: prompts.carry_out}
