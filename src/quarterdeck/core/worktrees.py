@@ -86,6 +86,11 @@ def root(core: Core) -> Path:
     return core.data_dir / "worktrees"
 
 
+def is_making(task_id: str) -> bool:
+    """Whether worktrees of a task are being made right now."""
+    return task_id in _making and _making[task_id].locked()
+
+
 def branch_of(task_id: str) -> str:
     return f"{worktrees.PREFIX}{task_id}"
 

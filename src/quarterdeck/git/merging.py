@@ -54,8 +54,11 @@ class Conflicting(Exception):
         self.commit = commit
 
 
-async def onto_of(repo: Path, target: str, head: str, base: str) -> Onto:
-    """Where a branch with this head, which began at `base`, lands when it goes to `target`."""
+async def onto_of(repo: Path, target: str, head: str, base: str, *, follow: bool = True) -> Onto:
+    """Where a branch with this head, which began at `base`, lands when it goes to `target`.
+
+    With `follow` the target may be brought up to its remote first, as far as that was fetched.
+    """
     local = await resolve(repo, f"refs/heads/{target}")
     remote = await resolve(repo, f"refs/remotes/{REMOTE}/{target}")
     tip = local or remote
@@ -65,6 +68,8 @@ async def onto_of(repo: Path, target: str, head: str, base: str) -> Onto:
     since = began if began is not None and await is_ancestor(repo, began, head) else None
     if since is not None and await is_ancestor(repo, since, tip):
         since = None
+    if not follow:
+        return Onto(target, local, tip, since)
     # A branch that began at a newer state of the remote: the target follows the remote first.
     if since and remote and await is_ancestor(repo, since, remote) and await is_ancestor(repo, tip, remote):
         return Onto(target, local, remote, None)

@@ -220,6 +220,17 @@ async def _add(repo: Path, path: Path, branch: str, commit: str) -> None:
         raise
 
 
+async def add_detached(repo: Path, path: Path, commit: str) -> None:
+    """Check out a commit in a new folder, on no branch; to its end."""
+    await to_the_end(_add_detached, repo, path, commit)
+
+
+async def _add_detached(repo: Path, path: Path, commit: str) -> None:
+    await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
+    words = ["worktree", "add", "--quiet", "--detach", str(path), commit]
+    await users_git(words, repo, timeout=_CHECKOUT_SECONDS)
+
+
 async def remove(repo: Path, path: Path, branch: str | None) -> None:
     """Remove a worktree with all that is in it, and its branch. What is gone already does not matter."""
     await to_the_end(_remove, repo, path, branch)
@@ -238,7 +249,7 @@ async def _drop(repo: Path, path: Path) -> bool:
     """Delete the folder and git's own record of it; whether there was either."""
     found = False
     if await asyncio.to_thread(os.path.lexists, path):
-        await asyncio.to_thread(_delete, path)
+        await asyncio.to_thread(delete_folder, path)
         found = True
     with contextlib.suppress(OSError):
         path.parent.rmdir()
@@ -248,7 +259,8 @@ async def _drop(repo: Path, path: Path) -> bool:
     return found
 
 
-def _delete(path: Path) -> None:
+def delete_folder(path: Path) -> None:
+    """Delete a folder, also where somebody took its rights away."""
     try:
         shutil.rmtree(path)
     except PermissionError:

@@ -21,11 +21,12 @@ from quarterdeck.run.adapters.programs import find
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.terminal import Tmux
 from quarterdeck.run.worker import Worker
-from quarterdeck.server import audit
+from quarterdeck.server import audit, doctor
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
 from quarterdeck.server.chat import PATHS as CHAT
 from quarterdeck.server.chat import ChatRoutes
+from quarterdeck.server.doctor import PATH as DOCTOR
 from quarterdeck.server.http import HostCheck, answer, is_loopback
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
@@ -93,6 +94,8 @@ class Application:
         await self._local_token(core, gatekeeper)
         sweeper = asyncio.create_task(self._sweep(), name="sweep")
         lifetime.callback(sweeper.cancel)
+        tending = asyncio.create_task(doctor.tend(core), name="ledger")
+        lifetime.push_async_callback(_ended, tending)
 
     async def _local_token(self, core: Core, gatekeeper: tokens.Gatekeeper) -> None:
         """Keep a working maintainer token for the local user in the data directory."""
@@ -138,6 +141,10 @@ class Application:
             caller = await self._gate.admit(scope, send)
             if caller is not None:
                 await self._events.serve(caller, scope, receive, send)
+        elif path == DOCTOR:
+            caller = await self._gate.admit(scope, send)
+            if caller is not None:
+                await doctor.serve(self._core, caller, scope, send)
         else:
             await answer(send, 404, {"detail": "nothing here; MCP is at /mcp"})
 
@@ -180,3 +187,10 @@ class Application:
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", CONTENT_TYPE)]}
         )
         await send({"type": "http.response.body", "body": body})
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait until it has let go of what it holds."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -10,6 +10,7 @@ from quarterdeck.surfaces import (
     board_jobs,
     board_plans,
     board_projects,
+    board_review,
     board_sessions,
     board_settings,
     board_tasks,
@@ -33,6 +34,7 @@ _BOARD = (
     *board_projects.TOOLS,
     *board_jobs.TOOLS,
     *board_sessions.TOOLS,
+    *board_review.TOOLS,
     *board_settings.TOOLS,
     *board_audit.TOOLS,
 )
