@@ -33,6 +33,7 @@ _TAKEN: Final = ("pending", "approved", "failed", "blocked")
 _STARTABLE: Final = (*_TAKEN, "in_progress")
 _REASON: Final = 4000
 _REVIEWS: Final = 20
+_FACTS: Final[tuple[str, ...]] = ("commits", "files", "insertions", "deletions", "changed_files")
 _QUIET_SECONDS: Final = 30.0
 
 
@@ -166,7 +167,7 @@ async def choose(core: Core, task: Task, wanted: str | None = None) -> Agent:
 
 
 def named(core: Core, name: str) -> Agent | None:
-    """The agent of that id; a bare name of an adapter, such as `claude`, means the first agent that has it."""
+    """The agent of that id; the name of an adapter, such as `claude`, means the first agent with it."""
     if name in core.agents:
         return core.agents[name]
     return next((agent for agent in core.agents.values() if agent.adapter == name), None)
@@ -185,6 +186,15 @@ async def cannot_run(core: Core, agent: Agent) -> QuarterdeckError | None:
     except QuarterdeckError as problem:
         return problem
     return None
+
+
+async def model_for(core: Core, agent: Agent, asked: str | None = None) -> str | None:
+    """The model that was asked for, else the one that the settings name for the agent's kind."""
+    key = f"general.default_model_{agent.adapter}"
+    if asked is not None or key not in settings.KEYS:
+        return asked
+    chosen = await settings.get(core, key)
+    return None if chosen is None else str(chosen)
 
 
 def _unable(task: Task, message: str, hint: str) -> NotStarted:
@@ -206,7 +216,10 @@ async def stop(core: Core, caller: Caller, task_id: str) -> tuple[View, bool]:
         if not live:
             check_type(task)
             raise NotStarted(
-                f"no agent works on task {task_id}", field="task_id", code="NOT_RUNNING", hint="nothing to stop"
+                f"no agent works on task {task_id}",
+                field="task_id",
+                code="NOT_RUNNING",
+                hint="nothing to stop",
             )
         ran = live[-1].state == "RUNNING"
         for job in live:
@@ -294,10 +307,12 @@ def _verdict(job: Job) -> tuple[str, str]:
 def _report(tx: Tx, task: Task, job: Job) -> None:
     """The summary of the changes, for whoever reviews them."""
     result = job.result or {}
-    facts = {name: result[name] for name in ("commits", "files", "insertions", "deletions") if name in result}
+    facts = {name: result[name] for name in _FACTS if name in result}
     review_rows.add(
         tx,
-        Review(new_id(), task.id, "requested", "engine", job.summary or "", {"job_id": job.id, **facts}, tx.now),
+        Review(
+            new_id(), task.id, "requested", "engine", job.summary or "", {"job_id": job.id, **facts}, tx.now
+        ),
     )
 
 

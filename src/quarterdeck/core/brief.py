@@ -1,7 +1,7 @@
 """The prompt of a task: what an agent is told, compiled from what the board knows.
 
-The same state gives the same bytes. It stays within a budget: sections are served in the order of `_SERVED`, so
-that the last ones are cut or left out first, and the text says where something was cut.
+The same state gives the same bytes. It stays within a budget: sections are served in the order of `_SERVED`,
+so that the last ones are cut or left out first, and the text says where something was cut.
 """
 
 from collections.abc import Sequence
@@ -124,7 +124,9 @@ def _rejections(reviews: Sequence[Review]) -> list[Review]:
     return [each for each in reviews if each.kind == "rejected"][-_FEEDBACK:]
 
 
-def compile_brief(material: Material, *, budget_tokens: int = BUDGET_TOKENS, interactive: bool = False) -> Brief:
+def compile_brief(
+    material: Material, *, budget_tokens: int = BUDGET_TOKENS, interactive: bool = False
+) -> Brief:
     """The prompt. `interactive` is for a PAIR session, where a person is present."""
     opening, closing = _opening(material, interactive), _closing(material, interactive)
     left = budget_tokens * CHARACTERS_A_TOKEN - len(opening) - len(closing)
@@ -200,7 +202,7 @@ def _closing(material: Material, interactive: bool) -> str:
     lines += [
         f'- Keep notes for whoever goes on with `update_scratchpad` (task_id "{task_id}") of the MCP server '
         "quarterdeck: what you found, what you decided, what is left.",
-        f'- When it is done, call `request_review` (task_id "{task_id}") with a summary of what changed and why.',
+        f'- When it is done, call `request_review` (task_id "{task_id}") with a summary of what changed.',
     ]
     if not interactive:
         lines.append("- If it cannot be done, change nothing and say why in the scratchpad.")
@@ -265,7 +267,9 @@ def _decision(decision: Decision) -> str:
 def _pattern(pattern: Pattern) -> str:
     told = f": {_line(pattern.description)}" if pattern.description else ""
     steps = "; ".join(f"{key}: {_words(value)}" for key, value in sorted(pattern.actions.items()))
-    used = f" (used {pattern.usage_count} times, {pattern.success_rate:.0%} well)" if pattern.usage_count else ""
+    used = (
+        f" (used {pattern.usage_count} times, {pattern.success_rate:.0%} well)" if pattern.usage_count else ""
+    )
     return f"- {_line(pattern.name)}{told}{used}" + (f"\n  {_line(steps)}" if steps else "")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
@@ -78,5 +79,5 @@ def ended(tx: Tx, job: Job) -> None:
     _emit(tx, "session.ended", session, before="active", after=status)
 
 
-def _emit(tx: Tx, kind: str, session: Session, **data: object) -> None:
+def _emit(tx: Tx, kind: str, session: Session, **data: Any) -> None:
     tx.emit(kind, session.id, task_id=session.task_id, user_id=session.user_id, **data)

@@ -115,7 +115,9 @@ class Pair:
 
     @property
     def alive(self) -> bool:
-        return self.session.status == "active" and (self.backend in EDITORS or bool(self.state and self.state.alive))
+        return self.session.status == "active" and (
+            self.backend in EDITORS or bool(self.state and self.state.alive)
+        )
 
 
 def session_name(task_id: str) -> str:
@@ -142,7 +144,9 @@ async def create(
             if known.alive and reuse:
                 return replace(known, already_exists=True)
             await _close(core, caller, known, "completed", "opened anew")
-        backend = task.terminal_backend or str(await settings.get(core, "general.default_pair_terminal_backend"))
+        backend = task.terminal_backend or str(
+            await settings.get(core, "general.default_pair_terminal_backend")
+        )
         agent = await _agent(core, task, backend)
         checkouts = await worktrees.ensure(core, caller, task_id)
         return await _open(core, caller, terminal, task, backend, agent, checkouts)
@@ -184,7 +188,9 @@ async def _check(core: Core, caller: Caller, task: Task, worktree_path: str | No
     expected = own / names[0] if len(names) == 1 else own
     if Path(worktree_path) != expected:
         raise Invalid(
-            "worktree_path is not the task's own", field="worktree_path", hint=f"leave it out, or give {expected}"
+            "worktree_path is not the task's own",
+            field="worktree_path",
+            hint=f"leave it out, or give {expected}",
         )
 
 
@@ -246,7 +252,7 @@ async def _open(
 
 
 def _add(tx: Tx, opening: Opening, place: str) -> Session:
-    """The session with its token, bound to the task, before anything runs: a start after a crash ends both."""
+    """The session with its token, bound to the task, before anything runs: after a crash both are ended."""
     task, user = opening.task, opening.task.user_id or tokens.LOCAL_USER
     token = Token(
         id=new_id(),
@@ -262,7 +268,9 @@ def _add(tx: Tx, opening: Opening, place: str) -> Session:
         revoked_at=None,
     )
     token_rows.add(tx, token, tokens.digest(opening.token))
-    tx.emit("token.minted", token.id, user_id=user, name=token.name, profile=token.profile, by=tx.caller.actor)
+    tx.emit(
+        "token.minted", token.id, user_id=user, name=token.name, profile=token.profile, by=tx.caller.actor
+    )
     session = Session(
         id=new_session_id(),
         user_id=task.user_id,
@@ -332,7 +340,10 @@ async def kill(core: Core, caller: Caller, task_id: str) -> Pair:
         pair = await find(core, caller, task_id)
         if pair is None:
             raise Conflict(
-                f"task {task_id} has no PAIR session", field="task_id", code="NOT_RUNNING", hint="nothing to end"
+                f"task {task_id} has no PAIR session",
+                field="task_id",
+                code="NOT_RUNNING",
+                hint="nothing to end",
             )
         await _close(core, caller, pair, "completed", f"ended by {caller.actor}")
         return pair

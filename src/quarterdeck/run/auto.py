@@ -112,7 +112,9 @@ async def _heads(checkouts: Sequence[Worktree]) -> dict[str, str]:
     """The commit of each branch."""
     found = {}
     for each in checkouts:
-        found[each.path] = await resolve(Path(each.repo_path), f"refs/heads/{each.branch}") or each.base_commit
+        found[each.path] = (
+            await resolve(Path(each.repo_path), f"refs/heads/{each.branch}") or each.base_commit
+        )
     return found
 
 
@@ -131,7 +133,7 @@ async def _work(
             cwd=ground.cwd,
             home=ground.home,
             mode="edit",
-            model=model_of(agent, run.job.spec.get("model")),
+            model=model_of(agent, await auto.model_for(run.core, agent, run.job.spec.get("model"))),
             conversation=conversation,
             mcp_url=run.mcp_url or None,
             token=run.token,
@@ -146,25 +148,19 @@ async def _work(
 
 
 async def _conversation(run: JobRun, agent: Agent, ground: Ground) -> Conversation:
-    """The agent's own session to go on with: that of an earlier attempt, else of its last work on the task."""
+    """The agent's own session to go on with: of an earlier attempt, else of its last work on the task."""
     adapter = adapter_of(agent)
     features = adapter.features if adapter else frozenset()
     own = ground.session.agent_session_id
     if "resume" in features:
-        wanted = own or run.job.spec.get("resume")
-        if wanted is None:
-            before = await lineage.before(run.core, ground.caller, ground.session)
-            wanted = before.agent_session_id if before else None
-            known = None if before is None else await _known(agent, ground.home, wanted)
-        else:
-            known = await _known(agent, ground.home, wanted)
-        if known is not None:
+        earlier = ground.session if own else await lineage.before(run.core, ground.caller, ground.session)
+        if earlier is not None and (known := await _known(agent, ground.home, earlier)) is not None:
             return Conversation("resume", known)
     return Conversation("new", (own or str(uuid.uuid4())) if "new_id" in features else None)
 
 
-async def _known(agent: Agent, home: Path, wanted: str | None) -> str | None:
-    return await asyncio.to_thread(interactive.known_session, agent, home, wanted)
+async def _known(agent: Agent, home: Path, session: Session) -> str | None:
+    return await asyncio.to_thread(interactive.known_session, agent, home, session.agent_session_id)
 
 
 async def _settled(run: JobRun, ground: Ground, result: dict[str, Any]) -> str:

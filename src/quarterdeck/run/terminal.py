@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from quarterdeck.core.auto import model_for
 from quarterdeck.core.context import Core
 from quarterdeck.core.pair import EDITORS, Opening, State, prompt_path
 from quarterdeck.domain.agents import Agent
@@ -37,7 +38,10 @@ _TAIL: Final = 2_000
 _PASSED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SHELL", "TMPDIR", "XDG_RUNTIME_DIR")
 _SIZE: Final = ("-x", "160", "-y", "48")
 # Where an editor looks for MCP servers, and what it calls the table of them.
-_EDITOR_FILES: Final = {"vscode": (".vscode/mcp.json", "servers"), "cursor": (".cursor/mcp.json", "mcpServers")}
+_EDITOR_FILES: Final = {
+    "vscode": (".vscode/mcp.json", "servers"),
+    "cursor": (".cursor/mcp.json", "mcpServers"),
+}
 _OWN_FOLDER: Final = ".quarterdeck"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -83,7 +87,7 @@ class Tmux:
             prompt=opening.prompt,
             cwd=opening.cwd,
             home=opening.home,
-            model=model_of(agent),
+            model=model_of(agent, await model_for(self._core, agent)),
             conversation=how,
             mcp_url=opening.mcp_url,
             token=opening.token,
@@ -184,7 +188,7 @@ class Tmux:
 
 
 def socket_of(data_dir: Path) -> Path:
-    """The socket of a data directory's tmux; a path that is too long for one stands in the temporary folder."""
+    """The socket of a data directory's tmux; in the temporary folder where its path would be too long."""
     own = data_dir / "tmux.sock"
     if len(os.fsencode(own)) <= _LONGEST:
         return own

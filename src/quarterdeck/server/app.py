@@ -11,13 +11,15 @@ from starlette.types import Receive, Scope, Send
 
 from quarterdeck import __version__
 from quarterdeck.config import Settings
-from quarterdeck.core import life, sessions, tokens
+from quarterdeck.core import life, pair, sessions, tokens
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.events import ALL
 from quarterdeck.paths import read_token, token_file, write_private
+from quarterdeck.run.adapters.programs import find
 from quarterdeck.run.runners import RUNNERS
+from quarterdeck.run.terminal import Tmux
 from quarterdeck.run.worker import Worker
 from quarterdeck.server.auth import Gate
 from quarterdeck.server.http import HostCheck, answer, is_loopback
@@ -51,6 +53,7 @@ class Application:
         async with opened as core, AsyncExitStack() as lifetime:
             await self._open(core, lifetime)
             self.ready.set()
+            core.terminal, core.find_program = Tmux(core), lambda agent: find(agent, self._settings)
             worker = Worker(core, RUNNERS)
             lifetime.push_async_callback(worker.close)
             worker.start()
@@ -94,6 +97,7 @@ class Application:
             with contextlib.suppress(QuarterdeckError):
                 await self._sessions.sweep()
                 await sessions.close_idle(self._core, idle)
+                await pair.sweep(self._core)
             await asyncio.sleep(min(_SWEEP_SECONDS, self._settings.server.session_idle_seconds / 2, idle / 2))
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -68,5 +68,9 @@ def of_entity(tx: Tx, entity_id: str, count: int, offset: int = 0) -> list[Event
 
 def count_of_entity(tx: Tx, entity_id: str) -> int:
     """How many events of one row the caller has."""
-    found = tx.one(select(func.count().label("n")).where(events.c.entity_id == entity_id, *within(events, tx.shape, anchored=True)))
+    found = tx.one(
+        select(func.count().label("n")).where(
+            events.c.entity_id == entity_id, *within(events, tx.shape, anchored=True)
+        )
+    )
     return 0 if found is None else int(found.n)

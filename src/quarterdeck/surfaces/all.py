@@ -2,8 +2,10 @@
 
 from quarterdeck.surfaces import (
     board,
+    board_jobs,
     board_plans,
     board_projects,
+    board_sessions,
     board_settings,
     board_tasks,
     board_wait,
@@ -21,6 +23,8 @@ _BOARD = (
     *board_tasks.TOOLS,
     *board_wait.TOOLS,
     *board_projects.TOOLS,
+    *board_jobs.TOOLS,
+    *board_sessions.TOOLS,
     *board_settings.TOOLS,
 )
 
