@@ -125,7 +125,9 @@ _KINDS: dict[ClientName, _Kind] = {
 
 def connect(
     client: Annotated[ClientName, typer.Argument(help="Which client.")],
-    show: Annotated[bool, typer.Option("--print", help="Show what would be written, and write nothing.")] = False,
+    show: Annotated[
+        bool, typer.Option("--print", help="Show what would be written, and write nothing.")
+    ] = False,
     http: Annotated[
         bool, typer.Option("--http", help="The core's address and token instead of the stdio bridge.")
     ] = False,

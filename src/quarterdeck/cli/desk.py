@@ -63,7 +63,9 @@ class Desk:
         given = {name: value for name, value in query.items() if value is not None}
         connection = Connection(self.url, self._token, timeout=60)
         try:
-            status, answer = connection.request(method, path + (f"?{urlencode(given)}" if given else ""), body)
+            status, answer = connection.request(
+                method, path + (f"?{urlencode(given)}" if given else ""), body
+            )
         except Unavailable as error:
             raise Unavailable(
                 f"the core at {self.url} does not answer", hint="start it with: quarterdeck up"

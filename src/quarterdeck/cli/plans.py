@@ -26,7 +26,8 @@ def listing(
         as_json(found)
         return
     rows = [
-        (plan["slug"], plan["status"], _progress(plan.get("progress")), plan["title"]) for plan in found["plans"]
+        (plan["slug"], plan["status"], _progress(plan.get("progress")), plan["title"])
+        for plan in found["plans"]
     ]
     show.table(("slug", "status", "done", "title"), rows, "no plans; begin with: quarterdeck plan templates")
 

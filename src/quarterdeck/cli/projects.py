@@ -24,9 +24,7 @@ def create(
     acceptance_command: Annotated[
         str | None, typer.Option(help="Run after an agent's work; its exit code decides.")
     ] = None,
-    gate_command: Annotated[
-        str | None, typer.Option(help="Run on a merge's result before it lands.")
-    ] = None,
+    gate_command: Annotated[str | None, typer.Option(help="Run on a merge's result before it lands.")] = None,
     data_dir: DataDir = None,
     json_: AsJson = False,
 ) -> None:
@@ -61,7 +59,9 @@ def listing(
         return
     rows = [(each["project_id"], each["name"], each.get("description") or "") for each in found["projects"]]
     show.table(
-        ("id", "name", "description"), rows, "no projects; make one with: quarterdeck project create NAME --repo ."
+        ("id", "name", "description"),
+        rows,
+        "no projects; make one with: quarterdeck project create NAME --repo .",
     )
 
 

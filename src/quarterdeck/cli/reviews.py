@@ -18,7 +18,9 @@ TaskId = Annotated[str, typer.Argument(help="The task's id.", autocompletion=tas
 @app.command()
 def diff(
     task_id: TaskId,
-    stat: Annotated[bool, typer.Option("--stat", help="Only the files and how much of them changed.")] = False,
+    stat: Annotated[
+        bool, typer.Option("--stat", help="Only the files and how much of them changed.")
+    ] = False,
     data_dir: DataDir = None,
     json_: AsJson = False,
 ) -> None:
@@ -29,7 +31,9 @@ def diff(
         return
     for repo in found["repos"]:
         if stat or not repo["patch"]:
-            rows = [(f"+{file['insertions']}", f"-{file['deletions']}", file["path"]) for file in repo["files"]]
+            rows = [
+                (f"+{file['insertions']}", f"-{file['deletions']}", file["path"]) for file in repo["files"]
+            ]
             show.table(("", "", repo["name"]), rows, f"{repo['name']}: nothing changed")
         elif sys.stdout.isatty():
             show.console().print(Syntax(repo["patch"], "diff", theme="ansi_dark", background_color="default"))

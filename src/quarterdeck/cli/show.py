@@ -66,7 +66,9 @@ def ago(moment: str | int | None) -> str:
     if moment is None:
         return ""
     then = (
-        datetime.fromtimestamp(moment / 1000, UTC) if isinstance(moment, int) else datetime.fromisoformat(moment)
+        datetime.fromtimestamp(moment / 1000, UTC)
+        if isinstance(moment, int)
+        else datetime.fromisoformat(moment)
     )
     return span((datetime.now(UTC) - then).total_seconds()) + " ago"
 
