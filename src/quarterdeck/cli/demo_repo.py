@@ -1,4 +1,4 @@
-"""The demo's sample: a small repository with tests, a plan's template for it, and two agents to work on it."""
+"""The demo's sample: a small repository with tests, a template for its plan, and two agents."""
 
 import json
 import os
@@ -13,7 +13,9 @@ TEMPLATE = "harbour"
 _FILES = {
     "README.md": "# Harbour\n\nA very small harbour.\n",
     "harbour/__init__.py": '"""A very small harbour."""\n',
-    "harbour/ships.py": '"""Ships that come in."""\n\n\ndef greeting(name: str) -> str:\n    return "Welcome!"\n',
+    "harbour/ships.py": (
+        '"""Ships that come in."""\n\n\ndef greeting(name: str) -> str:\n    return "Welcome!"\n'
+    ),
     "tests/__init__.py": "",
     "tests/test_ships.py": (
         "import unittest\n\nfrom harbour.ships import greeting\n\n\n"
@@ -35,7 +37,7 @@ phases:
       - name: Tell the tide
         description: harbour.tide tells high from low tide by the hour, and refuses hours that no day has.
       - name: Greet ships by name
-        description: harbour.ships.greeting names the ship, its first letter raised and the others as they are.
+        description: harbour.ships.greeting names the ship, with its first letter raised and the others kept.
 """
 
 
