@@ -109,6 +109,37 @@ class DefaultSettings(_Section):
     prompt_agent: str = "claude-code"
 
 
+WaitSeconds = Annotated[int, Field(ge=1, le=3600)]
+BaseRef = Literal["remote", "local_if_ahead", "local"]
+Terminal = Literal["tmux", "vscode", "cursor"]
+
+
+class GeneralSettings(_Section):
+    """How the board works; `settings_update` beats what stands here."""
+
+    auto_review: bool = True
+    auto_approve: bool = False
+    require_review_approval: bool = False
+    serialize_merges: bool = True
+    push_after_merge: bool = False
+    default_base_branch: Annotated[str, Field(min_length=1, max_length=200)] = "main"
+    auto_sync_base_branch: bool = True
+    worktree_base_ref_strategy: BaseRef = "remote"
+    default_pair_terminal_backend: Terminal = "tmux"
+    default_model_claude: str | None = None
+    default_model_opencode: str | None = None
+    default_model_codex: str | None = None
+    default_model_gemini: str | None = None
+    default_model_kimi: str | None = None
+    default_model_copilot: str | None = None
+    tasks_wait_default_timeout_seconds: WaitSeconds = 900
+    tasks_wait_max_timeout_seconds: WaitSeconds = 900
+
+
+class UiSettings(_Section):
+    skip_pair_instructions: bool = False
+
+
 class RelaySettings(_Section):
     local_roots: Names | None = None
     max_queued: Annotated[int, Field(ge=0)] = 100
@@ -137,6 +168,8 @@ class Settings(BaseSettings):
     plans: PlanSettings = Field(default_factory=PlanSettings)
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
     defaults: DefaultSettings = Field(default_factory=DefaultSettings)
+    general: GeneralSettings = Field(default_factory=GeneralSettings)
+    ui: UiSettings = Field(default_factory=UiSettings)
     relay: RelaySettings = Field(default_factory=RelaySettings)
     log: LogSettings = Field(default_factory=LogSettings)
     agents: dict[str, dict[str, Any]] = {}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,16 @@ def lock_file(directory: Path) -> Path:
 
 def log_file(directory: Path) -> Path:
     return directory / "core.log"
+
+
+def place(directory: Path) -> str:
+    """The name of a data directory on this host: made at random when it is first asked for, and kept."""
+    kept = directory / "place"
+    try:
+        return kept.read_text().strip()
+    except FileNotFoundError:
+        write_private(kept, secrets.token_hex(8) + "\n")
+    return kept.read_text().strip()
 
 
 def read_address(directory: Path) -> Address | None:

@@ -99,7 +99,7 @@ def test_a_worker_that_lost_its_job_cannot_write_to_it(database_url: str) -> Non
         return batches._queue(tx, "ann", spec, [("alpha", "Alpha", None)]).job.id
 
     def claim(tx: Tx, worker: str, lease_us: int) -> Job:
-        job = jobs.claim(tx, batches.KIND, worker, now_us() + lease_us)
+        job = jobs.claim(tx, [batches.KIND], worker, lease_us)
         assert job is not None
         return job
 

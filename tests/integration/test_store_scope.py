@@ -23,6 +23,7 @@ from quarterdeck.domain.records import (
     Checkpoint,
     Decision,
     Job,
+    JobArtifact,
     LogEntry,
     McpSession,
     ModelUsage,
@@ -34,7 +35,7 @@ from quarterdeck.domain.records import (
     Token,
     Transition,
 )
-from quarterdeck.store import content, jobs, memory, plans, sessions, tasks, tokens
+from quarterdeck.store import artifacts, content, jobs, memory, plans, sessions, tasks, tokens
 from quarterdeck.store.db import Database
 from quarterdeck.store.schema import metadata
 from quarterdeck.store.tx import Tx
@@ -93,6 +94,10 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "content.live_job_of": lambda tx: content.live_job_of(tx, "brief"),
     "jobs.get": lambda tx: jobs.get(tx, "job"),
     "jobs.held": lambda tx: jobs.held(tx, "job", "worker", 1),
+    "jobs.live_of_task": lambda tx: jobs.live_of_task(tx, "task", ["content"]),
+    "artifacts.get": lambda tx: artifacts.get(tx, "job", "file"),
+    "artifacts.names_of": lambda tx: artifacts.names_of(tx, "job"),
+    "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
 }
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
 NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
@@ -108,7 +113,7 @@ OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.proj
     "memory.decisions_by_id",
     "memory.unembedded",
     "memory.put_vectors",
-    *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs."))),
+    *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs.", "artifacts."))),
 } - NOT_BOUND
 # Tested with the search that is its only use.
 ELSEWHERE = {"pgvector.lacking"}
@@ -126,8 +131,6 @@ def fill(tx: Tx) -> None:
     memory.add_decision(tx, Decision("decision", "ann", "task", "c", "d", None, None, ["x"], 1))
     memory.add_pattern(tx, Pattern("pattern", "ann", "n", None, {}, {}, 0.0, 0, 1, 1))
     memory.put_vectors(tx, "m", [replace(VECTOR, kind="pattern", row_id="pattern")])
-    token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None)
-    tokens.add(tx, token, "digest")
     tokens.add_session(tx, McpSession("session", "ann", "board", {}, 1, 1))
     phase = Phase("phase", "plan", 1, "n", None, "pending", None, 1)
     plan = Plan("plan", "ann", "project", "slug", "t", None, "draft", {}, None, None, 1, 1, None)
@@ -162,6 +165,9 @@ def fill(tx: Tx) -> None:
     content.add_usage(tx, ModelUsage("usage", "ann", "claude", "m", "p", "brief", 1, 1, None, 1))
     running: tuple[Any, ...] = ("RUNNING", 1, 1, 1, None, "worker", 9, None, None, {}, 1, 1, 1, None)
     jobs.add(tx, Job("job", "ann", "content", "task", {}, *running))
+    artifacts.put(tx, [JobArtifact("job", "file", "text/plain", b"x", "digest", 1, 1)])
+    token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None, "job", 1)
+    tokens.add(tx, token, "digest")
     content.add_items(tx, [BatchItem("job", 0, "brief", "t", "pending", None, [], None, 1)])
 
 

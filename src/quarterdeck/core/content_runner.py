@@ -22,7 +22,7 @@ from quarterdeck.domain import callers
 from quarterdeck.domain import content as texts
 from quarterdeck.domain.content import Provider
 from quarterdeck.domain.errors import Conflict, Invalid, QuarterdeckError, RateLimited
-from quarterdeck.domain.ids import iso, now_us
+from quarterdeck.domain.ids import iso
 from quarterdeck.domain.jobs import MAX_ATTEMPTS
 from quarterdeck.domain.records import BatchItem, Brief, Job
 from quarterdeck.events import Event
@@ -117,18 +117,19 @@ class ContentRunner:
             work.add_done_callback(self._worked)
 
     def _claim(self, tx: Tx) -> Job | None:
-        job = jobs.claim(tx, KIND, self.worker, self._lease_end())
+        job = jobs.claim(tx, [KIND], self.worker, self._lease_us)
         if job is not None:
             tx.emit("job.started", job.id, user_id=job.user_id, job_kind=KIND, attempt=job.attempt)
         return job
 
-    def _lease_end(self) -> int:
-        return now_us() + int(self._lease * 1_000_000)
+    @property
+    def _lease_us(self) -> int:
+        return int(self._lease * 1_000_000)
 
     async def _until_lapse(self) -> float:
         """Until a lease may have ended that nobody extended; at most the length of one."""
-        at = await self._core.db.read(SYSTEM, jobs.next_lapse, KIND)
-        return self._lease if at is None else min(max((at - now_us()) / 1_000_000, 0.05), self._lease)
+        left = await self._core.db.read(SYSTEM, jobs.next_lapse, [KIND])
+        return self._lease if left is None else min(max(left / 1_000_000, 0.05), self._lease)
 
     def _worked(self, work: "asyncio.Task[None]") -> None:
         self._running.discard(work)
@@ -163,7 +164,7 @@ class ContentRunner:
         """Extend the lease while the work goes on; when the job is not ours any more, end the work."""
 
         def extend(tx: Tx) -> None:
-            jobs.extend(tx, held(tx, job), self._lease_end())
+            jobs.extend(tx, held(tx, job), self._lease_us)
 
         while True:
             await asyncio.sleep(self._heartbeat)
@@ -339,7 +340,7 @@ def held(tx: Tx, job: Job) -> Job:
 
 def _reap(tx: Tx, *, everyone: bool) -> None:
     """Take jobs from workers that went away; one that lost too many is given up."""
-    for job in jobs.lapsed(tx, KIND, None if everyone else now_us()):
+    for job in jobs.lapsed(tx, [KIND], everyone=everyone):
         if job.attempt >= MAX_ATTEMPTS:
             _finish(tx, job, Stop("WORKER_LOST", f"lost its worker {job.attempt} times"))
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
+from quarterdeck import paths
 from quarterdeck.config import Settings
 from quarterdeck.domain.agents import Agent
 from quarterdeck.events import Bus
@@ -16,6 +17,7 @@ from quarterdeck.store.db import Database
 if TYPE_CHECKING:
     from quarterdeck.core.memory_index import MemoryIndex
     from quarterdeck.core.models import Providers
+    from quarterdeck.core.settings import Tuning
     from quarterdeck.core.templates import Library
 
 T = TypeVar("T")
@@ -25,7 +27,7 @@ logger = structlog.get_logger()
 
 @dataclass(slots=True)
 class Core:
-    """The parts, put together once at start."""
+    """The parts, put together once at start. `url` is the core's own address, where it has one."""
 
     db: Database
     bus: Bus
@@ -35,8 +37,18 @@ class Core:
     providers: "Providers"
     templates: "Library"
     data_dir: Path
+    tuning: "Tuning"
+    url: str | None = None
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)
+    _place: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The name of this data directory, for work that needs what lies in it."""
+        if self._place is None:
+            self._place = paths.place(self.data_dir)
+        return self._place
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Let work go on beside the call that asked for it; a failure is logged, and shutdown waits."""

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from quarterdeck.config import Settings
+from quarterdeck.core import queue
 from quarterdeck.core.content_runner import ContentRunner
 from quarterdeck.core.context import Core
 from quarterdeck.core.memory_index import MemoryIndex
 from quarterdeck.core.models import Providers
+from quarterdeck.core.settings import Tuning
 from quarterdeck.core.templates import Library
 from quarterdeck.domain.breaker import Breaker
 from quarterdeck.domain.callers import SYSTEM
@@ -19,8 +21,14 @@ from quarterdeck.store.guard import Guarded
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: Settings, data_dir: Path) -> AsyncIterator[Core]:
-    """A core on the configured database; at the end everything it acknowledged is on disk."""
+async def opened(
+    settings: Settings, data_dir: Path, url: str | None = None, *, serving: bool = True
+) -> AsyncIterator[Core]:
+    """A core on the configured database; at the end everything it acknowledged is on disk.
+
+    One that is not `serving` lends itself to a worker: it searches nothing, writes no content and leaves
+    the limits of agents to the core.
+    """
     bus = Bus()
     db = Guarded(open_database(_url(settings, data_dir), bus), Breaker(*settings.breaker.limits))
     core = Core(
@@ -32,13 +40,17 @@ async def opened(settings: Settings, data_dir: Path) -> AsyncIterator[Core]:
         providers=Providers(settings.content, settings.breaker),
         templates=Library(data_dir / "templates"),
         data_dir=data_dir,
+        tuning=Tuning(db, bus),
+        url=url,
     )
     core.caches.append(core.memory.clear_cache)
     runner = ContentRunner(core)
     try:
         await db.start()
-        core.memory.start()
-        runner.start()
+        if serving:
+            await db.tx(queue.SYSTEM, queue.set_limits, _limits(core))
+            core.memory.start()
+            runner.start()
         yield core
     finally:
         bus.close()
@@ -47,6 +59,12 @@ async def opened(settings: Settings, data_dir: Path) -> AsyncIterator[Core]:
         await core.providers.close()
         await core.settle()
         await db.close()
+
+
+def _limits(core: Core) -> dict[str, int]:
+    """How many jobs each agent takes at once; one that says nothing takes as many as a worker."""
+    usual = core.settings.worker.concurrency or type(core.settings.worker)().concurrency
+    return {agent.id: agent.max_concurrent or usual for agent in core.agents.values()}
 
 
 def _url(settings: Settings, data_dir: Path) -> str:

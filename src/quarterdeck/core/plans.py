@@ -1,7 +1,7 @@
 """Plans: phases, their tasks, checkpoints and shared state. A plan's task is the same row everywhere."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quarterdeck.core import tasks
@@ -30,6 +30,9 @@ _STATE_KEYS = 1000
 class NewTask:
     title: str
     description: str | None = None
+    priority: str = "medium"
+    task_type: str = "PAIR"
+    acceptance_criteria: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,18 @@ class NewPhase:
     name: str
     description: str | None = None
     tasks: Sequence[NewTask] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewPlan:
+    title: str
+    slug: str | None = None
+    description: str | None = None
+    context: dict[str, Any] = field(default_factory=dict)
+    phases: Sequence[NewPhase] = ()
+    status: str = "draft"
+    template: dict[str, Any] | None = None
+    project_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,39 +88,49 @@ async def create(
     template: dict[str, Any] | None = None,
 ) -> PlanView:
     """A new plan with its phases and tasks, all or nothing."""
-    wanted = None if slug is None else checked_slug(slug)
+    new = NewPlan(
+        title,
+        None if slug is None else checked_slug(slug),
+        description,
+        context or {},
+        phases,
+        status,
+        template,
+    )
+    return await core.db.tx(caller, make, new)
 
-    def body(tx: Tx) -> PlanView:
-        if wanted is not None and any(found.user_id == caller.user_id for found in rows.by_slug(tx, wanted)):
-            raise Invalid(f"slug {wanted} is taken", field="slug", hint="choose another or leave it out")
-        plan = Plan(
-            id=new_id(),
-            user_id=caller.user_id,
-            project_id=caller.project_id,
-            slug=wanted or new_slug(title),
-            title=title,
-            description=description,
-            status=status,
-            context=context or {},
-            template=template,
-            archive_reason=None,
-            created_at=tx.now,
-            updated_at=tx.now,
-            completed_at=None,
-        )
-        made = [
-            Phase(new_id(), plan.id, position, new.name, new.description, "pending", None, tx.now)
-            for position, new in enumerate(phases, 1)
-        ]
-        rows.add(tx, plan, made)
-        views = [
-            PhaseView(phase, _add_tasks(tx, plan, phase, new.tasks), [])
-            for phase, new in zip(made, phases, strict=True)
-        ]
-        tx.emit("plan.created", plan.id, slug=plan.slug, status=status, phases=len(made))
-        return PlanView(plan, views)
 
-    return await core.db.tx(caller, body)
+def make(tx: Tx, new: NewPlan) -> PlanView:
+    """Write a new plan with its phases and tasks."""
+    caller = tx.caller
+    if new.slug is not None and any(found.user_id == caller.user_id for found in rows.by_slug(tx, new.slug)):
+        raise Invalid(f"slug {new.slug} is taken", field="slug", hint="choose another or leave it out")
+    plan = Plan(
+        id=new_id(),
+        user_id=caller.user_id,
+        project_id=new.project_id or caller.project_id,
+        slug=new.slug or new_slug(new.title),
+        title=new.title,
+        description=new.description,
+        status=new.status,
+        context=new.context,
+        template=new.template,
+        archive_reason=None,
+        created_at=tx.now,
+        updated_at=tx.now,
+        completed_at=None,
+    )
+    made = [
+        Phase(new_id(), plan.id, position, phase.name, phase.description, "pending", None, tx.now)
+        for position, phase in enumerate(new.phases, 1)
+    ]
+    rows.add(tx, plan, made)
+    views = [
+        PhaseView(phase, _add_tasks(tx, plan, phase, its.tasks), [])
+        for phase, its in zip(made, new.phases, strict=True)
+    ]
+    tx.emit("plan.created", plan.id, slug=plan.slug, status=plan.status, phases=len(made))
+    return PlanView(plan, views)
 
 
 def _add_tasks(tx: Tx, plan: Plan, phase: Phase, new: Sequence[NewTask]) -> list[Task]:
@@ -117,7 +142,7 @@ def _add_tasks(tx: Tx, plan: Plan, phase: Phase, new: Sequence[NewTask]) -> list
             title=task.title,
             description=task.description,
             status="pending",
-            priority="medium",
+            priority=task.priority,
             source_channel="plans",
             assigned_agent=None,
             parent_task_id=None,
@@ -129,6 +154,8 @@ def _add_tasks(tx: Tx, plan: Plan, phase: Phase, new: Sequence[NewTask]) -> list
             plan_id=plan.id,
             phase_id=phase.id,
             position=position,
+            task_type=task.task_type,
+            acceptance_criteria=list(task.acceptance_criteria),
         )
         for position, task in enumerate(new)
     ]

@@ -166,6 +166,7 @@ def write(
         before=task.status,
         after=status or task.status,
         changed=changed,
+        updated_at=stamp,
     )
     task = Task(**{name: values.get(name, getattr(task, name)) for name in Task.__slots__})
     if status is not None:

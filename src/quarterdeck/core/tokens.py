@@ -11,7 +11,7 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import BOUND_CEILING, PROFILES, SYSTEM, Caller, Profile, lower
 from quarterdeck.domain.errors import Denied, Invalid, NotFound, Unavailable
 from quarterdeck.domain.ids import new_id, new_token, now_us
-from quarterdeck.domain.records import Token
+from quarterdeck.domain.records import Job, Token
 from quarterdeck.store import tokens as rows
 from quarterdeck.store.tasks import project_exists
 from quarterdeck.store.tx import Tx
@@ -56,8 +56,8 @@ async def mint(
         raise Invalid("user_id is required", field="user_id", hint="the admin mints for a named user")
     if not caller.everyone and owner != caller.user_id:
         raise Denied("only the admin secret mints for another user", field="user_id")
-    if caller.bound:
-        raise Denied("a token bound to a project or task mints no other")
+    if caller.bound or caller.job_id is not None:
+        raise Denied("a token bound to a project, task or job mints no other")
     if not caller.may(profile):
         raise Denied(f"the caller is {caller.profile} and cannot mint {profile}", field="profile")
     bound = project_id is not None or task_id is not None
@@ -99,8 +99,38 @@ async def mint_local(core: Core) -> Minted:
     return Minted(await core.db.tx(SYSTEM, body), plaintext)
 
 
+def mint_for_job(tx: Tx, job: Job) -> str:
+    """A token for one attempt of a job, bound to its task, or to the job itself; its plaintext."""
+    plaintext = new_token()
+    token = Token(
+        id=new_id(),
+        user_id=job.user_id or LOCAL_USER,
+        name=f"job {job.id}",
+        profile=BOUND_CEILING,
+        project_id=None,
+        task_id=job.task_id,
+        local=False,
+        created_at=tx.now,
+        expires_at=None,
+        last_used_at=None,
+        revoked_at=None,
+        job_id=job.id,
+        attempt=job.attempt,
+    )
+    rows.add(tx, token, digest(plaintext))
+    tx.emit("token.minted", token.id, task_id=job.task_id, user_id=token.user_id, name=token.name)
+    return plaintext
+
+
+def revoke_of_job(tx: Tx, job: Job) -> None:
+    """End the tokens of a job, in the transaction that takes the job from its worker."""
+    for token_id in rows.live_of_job(tx, job.id):
+        rows.revoke(tx, token_id)
+        tx.emit("token.revoked", token_id, task_id=job.task_id, user_id=job.user_id)
+
+
 async def listing(core: Core, caller: Caller) -> list[Token]:
-    """The caller's tokens without their secrets, newest first."""
+    """The caller's tokens without their secrets, newest first; none of jobs that have ended."""
     return await core.db.read(caller, rows.newest, 500)
 
 

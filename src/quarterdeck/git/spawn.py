@@ -73,9 +73,11 @@ _WITHOUT_USER: Final = {
 class GitError(Exception):
     """git refused or broke: the command's words, its exit code and what it said, without secrets of URLs."""
 
-    def __init__(self, words: Sequence[str], code: int | None, said: str) -> None:
+    def __init__(self, words: Sequence[str], code: int | None, said: str, output: bytes = b"") -> None:
         self.words = tuple(without_secrets(word)[:_SHOWN_WORD] for word in words)
         self.code = code
+        # Some commands refuse with an answer, as a merge with its conflicts.
+        self.output = output
         self.said = without_secrets(said).strip()[:_SHOWN]
         super().__init__(f"git {' '.join(self.words)}: {self.said or f'exit code {code}'}"[:_SHOWN])
 
@@ -102,8 +104,12 @@ async def git(
     max_output: int = MAX_OUTPUT,
     user_config: bool = False,
     protocols: Sequence[str] = (),
+    pass_fds: Sequence[int] = (),
 ) -> bytes:
-    """Run git in a session of its own and give back its output. Raises GitError, or GitTimeout."""
+    """Run git in a session of its own and give back its output. Raises GitError, or GitTimeout.
+
+    It inherits `pass_fds`: a lock held through one lasts as long as git runs, even without us.
+    """
     whole = environment(user_config=user_config, protocols=protocols) | dict(env or {})
     try:
         process = await asyncio.create_subprocess_exec(
@@ -114,6 +120,7 @@ async def git(
             stdout=PIPE,
             stderr=PIPE,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
     except OSError as error:
         raise GitError(args, None, f"cannot be started: {error.strerror}") from error
@@ -135,7 +142,7 @@ async def git(
     if len(output) > max_output:
         raise GitError(args, process.returncode, f"the output is larger than {max_output} bytes")
     if process.returncode != 0:
-        raise GitError(args, process.returncode, errors.decode("utf-8", "replace"))
+        raise GitError(args, process.returncode, errors.decode("utf-8", "replace"), bytes(output))
     return bytes(output)
 
 

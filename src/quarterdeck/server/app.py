@@ -17,6 +17,8 @@ from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.events import ALL
 from quarterdeck.paths import read_token, token_file, write_private
+from quarterdeck.run.runners import RUNNERS
+from quarterdeck.run.worker import Worker
 from quarterdeck.server.auth import Gate
 from quarterdeck.server.http import HostCheck, answer, is_loopback
 from quarterdeck.server.mcp import Endpoint
@@ -36,9 +38,10 @@ logger = structlog.get_logger()
 class Application:
     """One running core. `run` owns its life; `serve` answers a request."""
 
-    def __init__(self, settings: Settings, data_dir: Path, host: str) -> None:
+    def __init__(self, settings: Settings, data_dir: Path, host: str, url: str | None = None) -> None:
         self._settings = settings
         self._data_dir = data_dir
+        self._url = url
         self._hosts = HostCheck(host, settings.server.allowed_hosts, settings.server.allowed_origins)
         self._metrics = Metrics()
         self.ready = asyncio.Event()
@@ -46,9 +49,13 @@ class Application:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, be ready, and when `stop` is set finish what was acknowledged."""
-        async with life.opened(self._settings, self._data_dir) as core, AsyncExitStack() as lifetime:
+        opened = life.opened(self._settings, self._data_dir, self._url)
+        async with opened as core, AsyncExitStack() as lifetime:
             await self._open(core, lifetime)
             self.ready.set()
+            worker = Worker(core, RUNNERS)
+            lifetime.push_async_callback(worker.close)
+            worker.start()
             await stop.wait()
             self.ready.clear()
 

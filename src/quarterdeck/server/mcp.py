@@ -1,7 +1,8 @@
 """One surface over Streamable HTTP, both protocol eras. The only module that touches the SDK's insides."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from quarterdeck import __version__
 from quarterdeck.domain.callers import Caller
@@ -102,10 +103,26 @@ class Endpoint:
 
     async def _run(self, ctx: Context) -> dict[str, Any]:
         params = ctx.params or {}
-        return await self._desk.call(_caller(ctx), params["name"], params.get("arguments") or {})
+        name, arguments = params["name"], params.get("arguments") or {}
+        tool = self._desk.surface.tools.get(name)
+        if tool is None or not tool.streams:
+            return await self._desk.call(_caller(ctx), name, arguments)
+        listens = "progress_token" in (ctx.meta or {})
+        call = self._desk.call(
+            _caller(ctx), name, arguments, ctx.session.report_progress if listens else None
+        )
+        return await (_while_there(ctx, call) if tool.kind == "read" else call)
 
     async def older(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._stream.handle_request(scope, receive, send)
+        gone = asyncio.Event()
+
+        async def hear() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                gone.set()
+            return message
+
+        await self._stream.handle_request({**scope, "gone": gone}, hear, send)
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
         tool = self._desk.surface.tools.get(name)
@@ -127,6 +144,20 @@ class Endpoint:
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             result |= {"resultType": "complete", "_meta": self._stamp}
         return result
+
+
+async def _while_there(ctx: Context, call: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """The result of a call that nobody need finish once its client has gone; the SDK would let it go on."""
+    gone: asyncio.Event | None = ctx.request.scope.get("gone") if ctx.request is not None else None
+    if gone is None:
+        return await call
+    work, left = asyncio.ensure_future(call), asyncio.ensure_future(gone.wait())
+    try:
+        await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
+        return work.result() if work.done() else {"content": [], "isError": True}
+    finally:
+        work.cancel()
+        left.cancel()
 
 
 def _well_formed(params: Mapping[str, Any]) -> bool:

@@ -16,10 +16,13 @@ Message = dict[str, Any]
 class Shell:
     """An ASGI application that becomes the whole core as soon as it is loaded."""
 
-    def __init__(self, settings: "Settings", data_dir: Path, host: str, ready: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: "Settings", data_dir: Path, host: str, url: str, ready: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._data_dir = data_dir
         self._host = host
+        self._url = url
         self._announce = ready
         self._stop = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
@@ -56,7 +59,8 @@ class Shell:
     async def _live(self) -> None:
         """Import, run, and end the process when the core cannot go on."""
         try:
-            application = await asyncio.to_thread(_load, self._settings, self._data_dir, self._host)
+            given = (self._settings, self._data_dir, self._host, self._url)
+            application = await asyncio.to_thread(_load, *given)
             self._application = application
             running = asyncio.create_task(application.run(self._stop))
             started = asyncio.create_task(application.ready.wait())
@@ -70,10 +74,10 @@ class Shell:
             self.failed()
 
 
-def _load(settings: "Settings", data_dir: Path, host: str) -> "Application":
+def _load(settings: "Settings", data_dir: Path, host: str, url: str) -> "Application":
     from quarterdeck.server.app import Application
 
-    return Application(settings, data_dir, host)
+    return Application(settings, data_dir, host, url)
 
 
 async def _answer(

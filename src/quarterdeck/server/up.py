@@ -101,7 +101,7 @@ def _run(
             yield
 
     async def main() -> None:
-        shell = Shell(settings, data_dir, host, announce)
+        shell = Shell(settings, data_dir, host, base_url(listening), announce)
         server = Server(
             uvicorn.Config(
                 shell,

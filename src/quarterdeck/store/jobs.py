@@ -1,17 +1,31 @@
 """The queue. A worker holds a job by its id and attempt; what it writes later than that is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, insert, select, text, update
+from sqlalchemy import Select, bindparam, exists, func, insert, or_, select, text, update
+from sqlalchemy.sql import ColumnElement
 
-from quarterdeck.domain.jobs import CLAIMABLE
+from quarterdeck.domain.ids import now_us
+from quarterdeck.domain.jobs import CLAIMABLE, LIVE, PROMPT
 from quarterdeck.domain.records import Job, as_dict
-from quarterdeck.store.schema import jobs
+from quarterdeck.store.schema import agents, jobs, workers
 from quarterdeck.store.tx import Shape, Tx, record, within
 
 _INSERT = insert(jobs)
+_CLOCK = text("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now")
+_ORDER = (jobs.c.priority, jobs.c.created_at, jobs.c.id)
+# Others may take what we looked at, time and again; who loses so often comes back with the next event.
+_TRIES = 100
+
+
+def clock(tx: Tx) -> int:
+    """The time that leases and expiries are compared with: the database's own, whatever hosts think."""
+    if tx.dialect != "postgresql":
+        return now_us()
+    row = tx.one(_CLOCK)
+    return now_us() if row is None else int(row.now)
 
 
 def add(tx: Tx, job: Job) -> None:
@@ -19,13 +33,14 @@ def add(tx: Tx, job: Job) -> None:
 
 
 @cache
-def _get(shape: Shape) -> Select[Any]:
-    return select(jobs).where(jobs.c.id == bindparam("job_id"), *within(jobs, shape))
+def _get(shape: Shape, lock: bool) -> Select[Any]:
+    statement = select(jobs).where(jobs.c.id == bindparam("job_id"), *within(jobs, shape))
+    return statement.with_for_update() if lock else statement
 
 
-def get(tx: Tx, job_id: str) -> Job | None:
-    """The caller's job of that id."""
-    row = tx.one(_get(tx.shape), job_id=job_id)
+def get(tx: Tx, job_id: str, *, lock: bool = False) -> Job | None:
+    """The caller's job of that id; `lock` holds the row until the transaction ends."""
+    row = tx.one(_get(tx.shape, lock), job_id=job_id)
     return None if row is None else record(Job, row)
 
 
@@ -63,27 +78,131 @@ def hold_key(tx: Tx, kind: str, key: str) -> None:
         tx.all(text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), name=name)
 
 
-def claim(tx: Tx, kind: str, worker: str, lease_until: int) -> Job | None:
-    """Take the most urgent waiting job of a kind, of whatever user, for one attempt more."""
-    waiting = (
-        select(jobs)
-        .where(jobs.c.kind == kind, jobs.c.state.in_(CLAIMABLE))
-        .order_by(jobs.c.priority, jobs.c.created_at, jobs.c.id)
-        .limit(1)
-        .with_for_update(skip_locked=True)
+def count_live(tx: Tx, kind: str) -> int:
+    """How many jobs of a kind the caller's own user has that have not ended."""
+    statement = select(func.count().label("n")).where(
+        jobs.c.user_id.is_not_distinct_from(tx.caller.user_id),
+        jobs.c.kind == kind,
+        jobs.c.state.in_(LIVE),
     )
-    row = tx.one(waiting)
-    if row is None:
-        return None
-    job: Job = record(Job, row)
+    row = tx.one(statement)
+    return 0 if row is None else int(row.n)
+
+
+def live_of_task(tx: Tx, task_id: str, kinds: Iterable[str]) -> list[Job]:
+    """The jobs of a task that have not ended, oldest first."""
+    statement = (
+        select(jobs)
+        .where(
+            jobs.c.task_id == task_id,
+            jobs.c.kind.in_(list(kinds)),
+            jobs.c.state.in_(LIVE),
+            *within(jobs, tx.shape),
+        )
+        .order_by(jobs.c.created_at, jobs.c.id)
+    )
+    return [record(Job, row) for row in tx.all(statement)]
+
+
+def claim(tx: Tx, kinds: Sequence[str], worker: str, lease_us: int, place: str | None = None) -> Job | None:
+    """Take the most urgent waiting job that may run now, of whatever user, for one attempt more.
+
+    An agent takes no more jobs than its limit over all workers, and a user's prompts run one at a time.
+    """
+    now, full, busy = clock(tx), _full_agents(tx), list[str | None]()
+    for _ in range(_TRIES):
+        waiting = [
+            found
+            for state in CLAIMABLE
+            if (found := tx.one(_waiting(state, kinds, place, now, full, busy))) is not None
+        ]
+        if not waiting:
+            return None
+        first = min(waiting, key=lambda row: (row.priority, row.created_at, row.id))
+        if first.kind == PROMPT:
+            if not _prompt_admitted(tx, first.user_id):
+                busy.append(first.user_id)
+                continue
+        elif first.agent is not None and not _agent_admitted(tx, first.agent):
+            full.append(first.agent)
+            continue
+        row = tx.one(select(jobs).where(jobs.c.id == first.id, jobs.c.state.in_(CLAIMABLE)).with_for_update())
+        if row is not None:
+            return _taken(tx, record(Job, row), worker, lease_us)
+    return None
+
+
+def _taken(tx: Tx, job: Job, worker: str, lease_us: int) -> Job:
     values = {
         "state": "RUNNING",
         "attempt": job.attempt + 1,
         "worker": worker,
-        "lease_until": lease_until,
+        "lease_until": clock(tx) + lease_us,
         "started_at": job.started_at or tx.now,
     }
     return change(tx, job, values)
+
+
+def _waiting(
+    state: str,
+    kinds: Sequence[str],
+    place: str | None,
+    now: int,
+    full: Sequence[str],
+    busy: Sequence[str | None],
+) -> Select[Any]:
+    """The first waiting job in one state: by that state's index, so that ended jobs cost nothing."""
+    running = jobs.alias("running")
+    conditions: list[ColumnElement[bool]] = [
+        jobs.c.state == state,
+        jobs.c.kind.in_(kinds),
+        or_(jobs.c.place.is_(None), jobs.c.place == place),
+        or_(jobs.c.expires_at.is_(None), jobs.c.expires_at > now),
+    ]
+    if full:
+        conditions.append(or_(jobs.c.agent.is_(None), jobs.c.kind == PROMPT, jobs.c.agent.not_in(full)))
+    if PROMPT in kinds:
+        one_at_a_time = exists().where(
+            running.c.state == "RUNNING",
+            running.c.kind == PROMPT,
+            running.c.user_id.is_not_distinct_from(jobs.c.user_id),
+        )
+        conditions.append(or_(jobs.c.kind != PROMPT, ~one_at_a_time))
+        conditions += [or_(jobs.c.kind != PROMPT, jobs.c.user_id.is_distinct_from(user)) for user in busy]
+    columns = (jobs.c.id, jobs.c.kind, jobs.c.agent, jobs.c.user_id, jobs.c.priority, jobs.c.created_at)
+    return select(*columns).where(*conditions).order_by(*_ORDER).limit(1)
+
+
+def _running_by_agent(agent: str | None = None) -> Select[Any]:
+    counted = [jobs.c.state == "RUNNING", jobs.c.kind != PROMPT, jobs.c.agent.is_not(None)]
+    if agent is not None:
+        counted.append(jobs.c.agent == agent)
+    return select(jobs.c.agent, func.count().label("n")).where(*counted).group_by(jobs.c.agent)
+
+
+def _full_agents(tx: Tx) -> list[str]:
+    running = {row.agent: row.n for row in tx.all(_running_by_agent())}
+    if not running:
+        return []
+    limits = tx.all(select(agents).where(agents.c.id.in_(list(running))))
+    return [row.id for row in limits if running[row.id] >= row.max_concurrent]
+
+
+def _agent_admitted(tx: Tx, agent: str) -> bool:
+    """Hold the agent's row, so that no other worker counts meanwhile, and count again."""
+    limit = tx.one(select(agents.c.max_concurrent).where(agents.c.id == agent).with_for_update())
+    if limit is None:
+        return True
+    running = tx.one(_running_by_agent(agent))
+    return running is None or bool(running.n < limit.max_concurrent)
+
+
+def _prompt_admitted(tx: Tx, user: str | None) -> bool:
+    if tx.dialect == "postgresql":
+        name = f"prompt of {user}"
+        tx.all(text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), name=name)
+    running = (jobs.c.state == "RUNNING", jobs.c.kind == PROMPT, jobs.c.user_id.is_not_distinct_from(user))
+    return tx.one(select(jobs.c.id).where(*running).limit(1)) is None
 
 
 def held(tx: Tx, job_id: str, worker: str, attempt: int) -> Job | None:
@@ -99,25 +218,56 @@ def held(tx: Tx, job_id: str, worker: str, attempt: int) -> Job | None:
     return None if row is None else record(Job, row)
 
 
-def extend(tx: Tx, job: Job, lease_until: int) -> None:
-    """Set the lease of a job that `held` returned in this transaction."""
-    tx.write(update(jobs).where(jobs.c.id == job.id), {"lease_until": lease_until})
+def extend(tx: Tx, job: Job, lease_us: int) -> None:
+    """Renew the lease of a job that `held` returned in this transaction."""
+    tx.write(update(jobs).where(jobs.c.id == job.id), {"lease_until": clock(tx) + lease_us})
 
 
-def lapsed(tx: Tx, kind: str, before: int | None) -> Sequence[Job]:
-    """Running jobs whose lease ended before a time, or all of them, locked for this transaction."""
-    statement = select(jobs).where(jobs.c.kind == kind, jobs.c.state == "RUNNING")
-    if before is not None:
-        statement = statement.where(jobs.c.lease_until < before)
+def extend_all(tx: Tx, worker: str, lease_us: int) -> set[tuple[str, int]]:
+    """Renew the lease of all that a worker runs; which attempts of which jobs these are."""
+    running = (jobs.c.worker == worker, jobs.c.state == "RUNNING")
+    tx.write(update(jobs).where(*running), {"lease_until": clock(tx) + lease_us})
+    return {(row.id, row.attempt) for row in tx.all(select(jobs.c.id, jobs.c.attempt).where(*running))}
+
+
+def lapsed(tx: Tx, kinds: Sequence[str], *, everyone: bool = False) -> Sequence[Job]:
+    """Running jobs whose lease has ended, or all that run, locked for this transaction."""
+    statement = select(jobs).where(jobs.c.kind.in_(kinds), jobs.c.state == "RUNNING")
+    if not everyone:
+        statement = statement.where(jobs.c.lease_until < clock(tx))
     return [record(Job, row) for row in tx.all(statement.with_for_update(skip_locked=True))]
 
 
-def next_lapse(tx: Tx, kind: str) -> int | None:
-    """When the first lease of a running job of a kind ends."""
-    row = tx.one(
-        select(func.min(jobs.c.lease_until).label("at")).where(jobs.c.kind == kind, jobs.c.state == "RUNNING")
+def left_behind(tx: Tx, kinds: Sequence[str], place: str, alive: Iterable[str]) -> list[Job]:
+    """What earlier workers of a place were running."""
+    of_place = select(workers.c.id).where(workers.c.place == place, workers.c.id.not_in(list(alive)))
+    statement = select(jobs).where(
+        jobs.c.kind.in_(kinds), jobs.c.state == "RUNNING", jobs.c.worker.in_(of_place)
     )
-    return None if row is None or row.at is None else int(row.at)
+    return [record(Job, row) for row in tx.all(statement)]
+
+
+def overdue(tx: Tx, kinds: Sequence[str]) -> list[Job]:
+    """Waiting jobs whose time to start has passed, locked for this transaction."""
+    statement = select(jobs).where(
+        jobs.c.state.in_(CLAIMABLE), jobs.c.kind.in_(kinds), jobs.c.expires_at <= clock(tx)
+    )
+    return [record(Job, row) for row in tx.all(statement.with_for_update(skip_locked=True))]
+
+
+def next_lapse(tx: Tx, kinds: Sequence[str]) -> int | None:
+    """Microseconds until the first lease of a running job ends."""
+    return _until(tx, select(func.min(jobs.c.lease_until).label("at")), kinds, ["RUNNING"])
+
+
+def next_expiry(tx: Tx, kinds: Sequence[str]) -> int | None:
+    """Microseconds until the first waiting job must have started."""
+    return _until(tx, select(func.min(jobs.c.expires_at).label("at")), kinds, CLAIMABLE)
+
+
+def _until(tx: Tx, first: Select[Any], kinds: Sequence[str], states: Sequence[str]) -> int | None:
+    row = tx.one(first.where(jobs.c.state.in_(states), jobs.c.kind.in_(kinds)))
+    return None if row is None or row.at is None else int(row.at) - clock(tx)
 
 
 def change(tx: Tx, job: Job, values: Mapping[str, Any]) -> Job:

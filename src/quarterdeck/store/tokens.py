@@ -1,6 +1,6 @@
 """Bearer tokens by their hash, and the sessions of older clients."""
 
-from sqlalchemy import Table, bindparam, delete, insert, select, update
+from sqlalchemy import Table, bindparam, delete, insert, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from quarterdeck.domain.records import McpSession, Token, as_dict
@@ -27,9 +27,13 @@ def by_hash(tx: Tx, digest: str) -> Token | None:
 
 
 def newest(tx: Tx, count: int) -> list[Token]:
-    """The caller's tokens, newest first, revoked ones too."""
+    """The caller's tokens, newest first, revoked ones too, but not those of jobs that have ended."""
+    shown = or_(tokens.c.job_id.is_(None), tokens.c.revoked_at.is_(None))
     statement = (
-        select(*_COLUMNS).where(*within(tokens, tx.shape)).order_by(tokens.c.created_at.desc()).limit(count)
+        select(*_COLUMNS)
+        .where(shown, *within(tokens, tx.shape))
+        .order_by(tokens.c.created_at.desc())
+        .limit(count)
     )
     return [record(Token, row) for row in tx.all(statement)]
 
@@ -38,6 +42,13 @@ def live(tx: Tx, token_id: str) -> Token | None:
     """A token of the caller's user that is not revoked."""
     row = tx.one(select(*_COLUMNS).where(tokens.c.revoked_at.is_(None), *_own(tx, tokens, token_id)))
     return None if row is None else record(Token, row)
+
+
+def live_of_job(tx: Tx, job_id: str) -> list[str]:
+    """The tokens of a job that are not revoked, whatever the caller's user is bound to."""
+    own = within(tokens, tx.shape, anchored=True)
+    statement = select(tokens.c.id).where(tokens.c.job_id == job_id, tokens.c.revoked_at.is_(None), *own)
+    return [row.id for row in tx.all(statement)]
 
 
 def revoke(tx: Tx, token_id: str) -> None:

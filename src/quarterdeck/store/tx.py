@@ -44,10 +44,13 @@ def within(table: Table, shape: Shape, *, anchored: bool = False) -> list[Column
 
 
 def _of_task(table: Table) -> ColumnElement[bool]:
-    """Whether a row belongs to the task a caller is bound to; a plan does through its task."""
+    """Whether a row belongs to the task a caller is bound to; a plan or project does through its task."""
     bound: BindParameter[Any] = bindparam("caller_task")
     if table.name == "tasks":
         return table.c.id == bound
+    if table.name in ("projects", "repos"):
+        project = select(tasks.c.project_id).where(tasks.c.id == bound).scalar_subquery()
+        return (table.c.id if table.name == "projects" else table.c.project_id) == project
     plan = select(tasks.c.plan_id).where(tasks.c.id == bound).scalar_subquery()
     if table.name == "jobs":
         return or_(table.c.task_id == bound, table.c.id == bound)

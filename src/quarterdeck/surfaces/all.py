@@ -1,9 +1,38 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
-from quarterdeck.surfaces import content, orchestrator, plans, templates, work_sessions
+from quarterdeck.surfaces import (
+    board,
+    board_plans,
+    board_projects,
+    board_settings,
+    board_tasks,
+    board_wait,
+    content,
+    orchestrator,
+    plans,
+    templates,
+    work_sessions,
+)
 from quarterdeck.surfaces.table import Surface, union
 
+# The tools of the board, a module each; their order here is their order in tools/list.
+_BOARD = (
+    *board_plans.TOOLS,
+    *board_tasks.TOOLS,
+    *board_wait.TOOLS,
+    *board_projects.TOOLS,
+    *board_settings.TOOLS,
+)
+
 _PLANS = (*plans.TOOLS, *work_sessions.TOOLS, *templates.TOOLS, *content.TOOLS)
+
+BOARD = Surface(
+    name="board",
+    server_name="quarterdeck-board",
+    instructions=board.INSTRUCTIONS,
+    tools={tool.name: tool for tool in _BOARD},
+    word=board.word,
+)
 
 PLANS = Surface(
     name="plans",
@@ -16,6 +45,6 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (orchestrator.SURFACE, PLANS)}
+SURFACES: dict[str, Surface] = {surface.name: surface for surface in (BOARD, orchestrator.SURFACE, PLANS)}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))

@@ -20,16 +20,19 @@ from quarterdeck.surfaces.schema import Args, json_schema, merged, parse
 Kind = Literal["read", "write", "destructive"]
 A = TypeVar("A", bound=Args)
 Answer = Any
+# Tells the client how far a call is: done, of how much, and in words.
+Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 
 logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a tool's function gets beside its arguments."""
+    """What a tool's function gets beside its arguments; `progress` when it streams and the client listens."""
 
     core: Core
     caller: Caller
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -193,13 +196,15 @@ class Desk:
         self._limit = limit
         self._observe = observe
 
-    async def call(self, caller: Caller, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def call(
+        self, caller: Caller, name: str, arguments: dict[str, Any], progress: Progress | None = None
+    ) -> dict[str, Any]:
         """The MCP result of one call; a refusal is a result too, with `isError` and the surface's body."""
         began = time.perf_counter()
         found, word = self.surface.find(name, arguments)
         caller = _using(caller, f"{self.surface.name}.{name}"[:200])
         try:
-            shown = result(await self._run(caller, found, name, arguments))
+            shown = result(await self._run(caller, found, name, arguments, progress))
         except QuarterdeckError as error:
             if found is not None:
                 self._observe(self.surface.name, name, error.code, time.perf_counter() - began)
@@ -214,7 +219,14 @@ class Desk:
         self._observe(self.surface.name, name, "ok", time.perf_counter() - began)
         return shown
 
-    async def _run(self, caller: Caller, found: Tool | None, name: str, arguments: dict[str, Any]) -> Answer:
+    async def _run(
+        self,
+        caller: Caller,
+        found: Tool | None,
+        name: str,
+        arguments: dict[str, Any],
+        progress: Progress | None,
+    ) -> Answer:
         # First, so that a flood of refused calls is held back as well.
         self._limit.take(caller)
         if found is None:
@@ -223,7 +235,7 @@ class Desk:
             raise Denied(reason)
         args = parse(found.args, arguments)
         found.check(caller, args)
-        return await found.run(Call(self.core, caller), args)
+        return await found.run(Call(self.core, caller, progress), args)
 
 
 @lru_cache(maxsize=1024)

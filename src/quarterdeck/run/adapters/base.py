@@ -1,15 +1,25 @@
 """What an adapter is: from an assignment to a command line, and from its output to one record of the run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
+
+from quarterdeck.domain.errors import Invalid
 
 Feature = Literal[
     "resume", "continue", "fork", "new_id", "effort", "budget", "schema", "subagent", "model", "mcp", "cost"
 ]
 Mode = Literal["edit", "read"]
 StepKind = Literal["session", "text", "tool", "tool_result", "notice", "error"]
+# The flags that a program's help names; None when nobody asked, then all are taken to be there.
+Flags = frozenset[str] | None
+
+_SESSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+# What the agent calls our MCP server, and the variable that holds its token.
+MCP_NAME: Final = "quarterdeck"
+TOKEN_VARIABLE: Final = "QUARTERDECK_TOKEN"  # noqa: S105 - a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +129,63 @@ class Adapter(Protocol):
 
     name: str
     features: frozenset[Feature]
+    # The program when the configuration names none, and the questions whose answers list its flags.
+    program: str | None
+    helps: Sequence[Sequence[str]]
 
-    def launch(self, program: Sequence[str], env: Mapping[str, str], assignment: Assignment) -> Launch:
-        """The command line for a program that was found, with the configured variables of its agent.
+    def launch(
+        self, program: Sequence[str], env: Mapping[str, str], assignment: Assignment, flags: Flags = None
+    ) -> Launch:
+        """The command line for a program that was found, with the environment of its agent.
 
         Writes what the agent needs into `assignment.home`. Raises Invalid for what it cannot honour.
         """
 
     def reader(self, assignment: Assignment) -> Reader: ...
+
+
+def wanted(assignment: Assignment) -> set[Feature]:
+    """The features that an assignment cannot do without."""
+    asked: dict[Feature, object] = {
+        "effort": assignment.effort,
+        "budget": assignment.max_budget_usd,
+        "schema": assignment.json_schema,
+        "subagent": assignment.subagent,
+        "model": assignment.model,
+        "mcp": assignment.mcp_url,
+    }
+    found: set[Feature] = {feature for feature, value in asked.items() if value is not None}
+    match assignment.conversation:
+        case Conversation("new", None):
+            pass
+        case Conversation("new"):
+            found.add("new_id")
+        case Conversation("resume" | "continue" | "fork" as how):
+            found.add(how)
+    return found
+
+
+def check(adapter: str, features: frozenset[Feature], assignment: Assignment) -> None:
+    """Refuse what an adapter cannot do, by name, before anything is started."""
+    missing = sorted(wanted(assignment) - features)
+    if missing:
+        raise Invalid(
+            f"The adapter {adapter} cannot do this: {', '.join(missing)}.",
+            field=missing[0],
+            hint=f"it can: {', '.join(sorted(features))}",
+        )
+    how, session = assignment.conversation.how, assignment.conversation.id
+    if how in ("resume", "fork") and not session:
+        raise Invalid(f"To {how}, the session's id is needed.", field="session_id")
+    if session is not None and not _SESSION.fullmatch(session):
+        raise Invalid("This is no session's id.", field="session_id")
+
+
+def need(adapter: str, flags: Flags, flag: str, feature: str) -> None:
+    """Refuse what the installed version does not know."""
+    if flags is not None and flag not in flags:
+        raise Invalid(
+            f"The installed {adapter} has no {flag}, which {feature} needs.",
+            field=feature,
+            hint="install a newer version of it",
+        )

@@ -68,6 +68,7 @@ tasks = Table(
     Index(None, "phase_id", "position"),
     Index(None, "user_id", "created_at", "id"),
     Index(None, "user_id", "status", "created_at", "id"),
+    Index(None, "project_id", "status", "user_id", "created_at", "id"),
     Index(None, "created_at", "id"),
 )
 

@@ -80,6 +80,7 @@ def _tasks() -> None:
         _text("base_branch"),
         _text("created_by"),
     )
+    _index("tasks", "project_id", "status", "user_id", "created_at", "id")
     op.create_table(
         "scratchpads",
         _ref("task_id", "tasks", "CASCADE", primary=True),

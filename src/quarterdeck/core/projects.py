@@ -1,0 +1,132 @@
+"""Projects: some repositories that are worked on together, and which project a user has open."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from quarterdeck.core.context import Core
+from quarterdeck.domain.callers import Caller
+from quarterdeck.domain.errors import Invalid, NotFound
+from quarterdeck.domain.ids import new_id
+from quarterdeck.domain.records import Project, Repo
+from quarterdeck.git.spawn import GitError, git
+from quarterdeck.store import projects as rows
+from quarterdeck.store.tx import Tx
+
+LISTED = 100
+
+
+async def create(
+    core: Core,
+    caller: Caller,
+    *,
+    name: str,
+    description: str = "",
+    repo_paths: Sequence[str] = (),
+    acceptance_command: str | None = None,
+    gate_command: str | None = None,
+) -> tuple[Project, list[Repo]]:
+    """A project with its repositories, each of which must be a git repository on this host."""
+    paths = [await checked_path(core, path, f"repo_paths[{n}]") for n, path in enumerate(repo_paths)]
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            raise Invalid(f"{path} is given twice", field=f"repo_paths[{number}]")
+
+    def body(tx: Tx) -> tuple[Project, list[Repo]]:
+        project = Project(
+            id=new_id(),
+            user_id=caller.user_id,
+            name=name,
+            description=description,
+            created_at=tx.now,
+            updated_at=tx.now,
+            acceptance_command=acceptance_command,
+            gate_command=gate_command,
+        )
+        repos = [
+            Repo(new_id(), caller.user_id, project.id, named, str(path), tx.now + position)
+            for position, (named, path) in enumerate(zip(_names(paths), paths, strict=True))
+        ]
+        rows.add(tx, project, repos)
+        tx.emit("project.created", project.id, name=name[:200], repos=len(repos))
+        return project, repos
+
+    return await core.db.tx(caller, body)
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """A name for each repository, from its folder; a second one of a name gets a number."""
+    names: list[str] = []
+    for path in paths:
+        stem = path.name or "repo"
+        name, number = stem, 2
+        while name in names:
+            name, number = f"{stem}-{number}", number + 1
+        names.append(name)
+    return names
+
+
+async def checked_path(core: Core, given: str, field: str) -> Path:
+    """The top folder of the repository at a path, or Invalid that says what is wrong with it."""
+    path = Path(given)
+    if not path.is_absolute():
+        raise Invalid(f"{given[:200]} is not an absolute path", field=field)
+    path = await asyncio.to_thread(path.resolve)
+    if not await asyncio.to_thread(path.is_dir):
+        raise Invalid(f"there is no folder {path}", field=field, hint="the path is one on the core's host")
+    own = await asyncio.to_thread((core.data_dir / "worktrees").resolve)
+    if path.is_relative_to(own):
+        raise Invalid(
+            f"{path} is a task's worktree", field=field, hint="give the repository it was made from"
+        )
+    try:
+        # In the user's own words: a repository of another owner must be marked safe there.
+        found = await git(["rev-parse", "--show-toplevel"], path, user_config=True)
+    except GitError:
+        found = b""
+    top = Path(found.decode("utf-8", "surrogateescape").removesuffix("\n"))
+    if not found or await asyncio.to_thread(top.resolve) != path:
+        hint = f"its repository is {top}" if found else "make one with: git init"
+        raise Invalid(f"{path} is not a git repository", field=field, hint=hint)
+    return path
+
+
+async def listing(core: Core, caller: Caller, limit: int) -> tuple[list[Project], str | None]:
+    """The caller's projects, newest first, and the id of the open one; `limit` is clamped to 1–100."""
+
+    def body(tx: Tx) -> tuple[list[Project], str | None]:
+        return rows.newest(tx, min(max(limit, 1), LISTED)), rows.opened(tx)
+
+    return await core.db.read(caller, body)
+
+
+async def repos(core: Core, caller: Caller, project_id: str) -> list[Repo]:
+    def body(tx: Tx) -> list[Repo]:
+        seen(tx, project_id)
+        return rows.repos_of(tx, project_id)
+
+    return await core.db.read(caller, body)
+
+
+async def open_(core: Core, caller: Caller, project_id: str) -> Project:
+    """Make a project the one that new tasks of the caller's user go to."""
+    if caller.user_id is None:
+        raise Invalid("the admin has no open project", field="project_id", hint="use a user's own token")
+
+    def body(tx: Tx) -> Project:
+        project = seen(tx, project_id)
+        rows.open_(tx, project_id)
+        tx.emit("project.opened", project_id)
+        return project
+
+    return await core.db.tx(caller, body)
+
+
+def seen(tx: Tx, project_id: str) -> Project:
+    """The caller's project, or NotFound."""
+    project = rows.get(tx, project_id)
+    if project is None:
+        raise NotFound(
+            f"project {project_id} not found", field="project_id", hint="projects_list shows your projects"
+        )
+    return project

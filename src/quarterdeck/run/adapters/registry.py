@@ -1,0 +1,25 @@
+"""The kinds of agents that can be run, by the name that the configuration gives them."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from quarterdeck.domain.agents import Agent
+from quarterdeck.run.adapters.base import Adapter
+from quarterdeck.run.adapters.command import Command
+
+ADAPTERS: Final[Mapping[str, Adapter]] = {adapter.name: adapter for adapter in (Command(),)}
+
+
+def adapter_of(agent: Agent) -> Adapter | None:
+    """The adapter that runs it; None for an agent that cannot be run here."""
+    return ADAPTERS.get(agent.adapter) if agent.adapter else None
+
+
+def model_of(agent: Agent, asked: str | None = None) -> str | None:
+    """The model to run it with: the one asked for, else its row's where its program could know it.
+
+    A row that names none has a Claude model, which means nothing to the others.
+    """
+    if asked or agent.adapter in (None, "claude"):
+        return asked or agent.model
+    return None if agent.model.startswith("claude-") else agent.model

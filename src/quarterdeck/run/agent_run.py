@@ -1,0 +1,443 @@
+"""One attempt of a job as its runner sees it: the job, a scratch folder, and the agent to run."""
+
+import asyncio
+import os
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from quarterdeck.core import queue
+from quarterdeck.core.context import Core
+from quarterdeck.core.queue import SYSTEM, Claimed, Ending, File
+from quarterdeck.domain.agents import Agent
+from quarterdeck.domain.errors import Conflict, QuarterdeckError, Unavailable
+from quarterdeck.domain.records import Job
+from quarterdeck.run.adapters import programs
+from quarterdeck.run.adapters.base import Adapter, Assignment, Launch, Outcome, Reader, Step
+from quarterdeck.run.adapters.registry import adapter_of
+from quarterdeck.run.attempts import Attempt, Chunk, Exit, Spec, read, transcript
+
+_LINE_BYTES = 10 * 1024 * 1024
+_STDERR_BYTES = 64 * 1024
+_PROGRESS_SECONDS = 0.25
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
+
+Why = Literal["cancelled", "lost", "stopping", "timeout"]
+
+
+class Failed(Exception):
+    """Raised by a runner: the job has FAILED. `reason` is its code, `files` what it leaves all the same."""
+
+    def __init__(
+        self,
+        reason: str,
+        summary: str,
+        files: Sequence[File] = (),
+        result: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(summary)
+        self.reason = reason
+        self.summary = summary
+        self.files = files
+        self.result = result or {}
+
+
+class Lost(Exception):
+    """The attempt came to nothing through no fault of the job: its process was taken from under it."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What an attempt's agents have done so far."""
+
+    tool_call_count: int = 0
+    message_count: int = 0
+    tool_calls: dict[str, int] = field(default_factory=dict)
+    session_id: str | None = None
+    last_message: str = ""
+
+    def add(self, step: Step) -> None:
+        if step.kind == "tool":
+            self.tool_call_count += 1
+            name = step.tool or "unknown"
+            self.tool_calls[name] = self.tool_calls.get(name, 0) + 1
+        elif step.kind == "text":
+            self.message_count += 1
+            self.last_message = step.text
+        elif step.kind == "session":
+            self.session_id = str(step.data.get("session_id") or step.text) or None
+
+
+class JobRun:
+    """One attempt of one job. `folder` is its scratch space, removed at the end; `token` is the job's own."""
+
+    def __init__(
+        self, core: Core, claimed: Claimed, folder: Path, recorded: Mapping[str, Exit] | None = None
+    ) -> None:
+        self.core = core
+        self.job: Job = claimed.job
+        self.token = claimed.token
+        self.folder = folder
+        self.seen = Seen()
+        self.outcomes: list[Outcome] = []
+        # Why it is to end before its time; whether its end is being written down.
+        self.why: Why | None = None
+        self.ending = False
+        self._began = time.monotonic()
+        self._recorded = recorded or {}
+        self._runs: list[Path] = []
+        self._attempt: Attempt | None = None
+        self._work: asyncio.Task[Ending] | None = None
+        self._secrets = {claimed.token}
+        self._progress = Progress(self._tell)
+
+    @property
+    def mcp_url(self) -> str:
+        """Where the agent finds the core; empty when this worker was not told."""
+        url = (self.core.url or "").rstrip("/")
+        return url if not url or url.endswith("/mcp") else f"{url}/mcp"
+
+    @property
+    def winding_up(self) -> bool:
+        """Whether its agent has ended and only the rest is left to do."""
+        return self.ending or (bool(self._runs) and self._attempt is None)
+
+    def agent(self) -> Agent:
+        """The agent of the job; Failed when it cannot run here."""
+        agent = self.core.agents.get(self.job.agent or "")
+        if agent is None:
+            raise Failed("EXECUTOR_ERROR", f"There is no agent {self.job.agent}.")
+        self._adapter(agent)
+        return agent
+
+    @staticmethod
+    def _adapter(agent: Agent) -> Adapter:
+        adapter = adapter_of(agent)
+        if adapter is None:
+            raise Failed("EXECUTOR_ERROR", f"The agent {agent.id} cannot be run here.")
+        return adapter
+
+    async def run_agent(
+        self,
+        assignment: Assignment,
+        *,
+        wrap: Callable[[Launch], Launch] | None = None,
+        timeout_s: float | None = None,
+    ) -> Outcome:
+        """Run the job's agent once, below a supervisor; how it ended by its own account.
+
+        Its steps are told as they come. After the loss of a worker, an agent that had ended by itself is not
+        run again: what it left is read instead. Failed with TIMEOUT at the deadline.
+        """
+        agent = self.agent()
+        reader = self._adapter(agent).reader(assignment)
+        folder = self.folder / (f"agent-{len(self._runs) + 1}" if self._runs else "agent")
+        ended = self._recorded.get(folder.name)
+        if ended is None:
+            launch = await self._launch(agent, assignment, wrap)
+            self._runs.append(folder)
+            ended = await self._supervise(folder, launch, assignment.cwd, reader, timeout_s)
+        else:
+            self._runs.append(folder)
+            await asyncio.to_thread(self._replay, folder, reader)
+        await self._progress.flush()
+        return self._judged(folder, ended, reader)
+
+    async def note(self, **data: Any) -> None:
+        """Tell of a step of the job's own."""
+        try:
+            await self.core.db.tx(SYSTEM, queue.progress, self.job, **data)
+        except Conflict as error:
+            raise Lost from error
+
+    async def log(self) -> bytes:
+        """The transcript of the agents so far, without secrets, capped."""
+        cap = self.core.settings.worker.log_cap_bytes
+        text = await asyncio.to_thread(lambda: b"".join(map(transcript, self._existing())))
+        for secret in self._secrets:
+            text = text.replace(secret.encode(), b"[secret]")
+        if len(text) <= cap:
+            return text
+        return text[: cap // 2] + b"\n[... %d bytes cut ...]\n" % (len(text) - cap) + text[-cap // 2 :]
+
+    def _existing(self) -> list[Path]:
+        return [folder for folder in self._runs if folder.is_dir()]
+
+    # The worker's side.
+
+    def begin(self, work: Awaitable[Ending]) -> "asyncio.Task[Ending]":
+        """Let the runner go, unless the end came first."""
+        self._work = asyncio.ensure_future(work)
+        if self.why is not None:
+            self._work.cancel()
+        return self._work
+
+    def end(self, why: Why) -> None:
+        """End it before its time. Only the first reason counts, and none once the end is being written."""
+        if self.why is None and not self.ending:
+            self.why = why
+            if self._work is not None:
+                self._work.cancel()
+
+    def renew(self) -> None:
+        """The lease was renewed: so is the agent's."""
+        if self._attempt is not None:
+            self._attempt.renew()
+
+    async def close(self) -> None:
+        """Nothing more is told, and the scratch folder goes."""
+        self._progress.close()
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+
+    # The agent.
+
+    async def _launch(
+        self, agent: Agent, assignment: Assignment, wrap: Callable[[Launch], Launch] | None
+    ) -> Launch:
+        try:
+            found = await programs.find(agent, self.core.settings)
+            env = programs.environment(agent, self.core.settings, assignment.home)
+            launch = self._adapter(agent).launch(found.argv, env, assignment, found.flags)
+        except QuarterdeckError as error:
+            hint = f" {error.hint}" if error.hint else ""
+            raise Failed("EXECUTOR_ERROR", f"{error.message}{hint}") from error
+        launch = replace(launch, folders=(*launch.folders, *found.folders))
+        self._secrets |= {
+            value for name, value in launch.env.items() if _SECRET.search(name) and len(value) >= 8
+        }
+        return launch if wrap is None else wrap(launch)
+
+    async def _supervise(
+        self, folder: Path, launch: Launch, cwd: Path, reader: Reader, timeout_s: float | None
+    ) -> Exit:
+        stdin = await asyncio.to_thread(_given, folder.with_suffix(".in"), launch)
+        spec = self._spec(launch, cwd, stdin, timeout_s)
+        mouth = Mouth(stdin, launch.stdin) if launch.interactive and stdin else None
+        try:
+            self._attempt = attempt = await self._start(folder, spec)
+            async for line in _lines(attempt):
+                self._feed(reader, line)
+                if mouth is not None:
+                    mouth.say(reader.outgoing())
+                    if reader.finished:
+                        mouth.shut()
+            return await attempt.wait()
+        finally:
+            if mouth is not None:
+                mouth.shut()
+            # However we leave, nothing of the agent stays.
+            if self._attempt is not None:
+                self._attempt.cancel()
+                await self._attempt.wait()
+                self._attempt = None
+
+    def _spec(self, launch: Launch, cwd: Path, stdin: Path | None, timeout_s: float | None) -> Spec:
+        settings = self.core.settings.worker
+        left = [] if timeout_s is None else [timeout_s]
+        if self.job.timeout_s is not None:
+            left.append(self.job.timeout_s - (time.monotonic() - self._began))
+        return Spec(
+            argv=launch.argv,
+            cwd=cwd,
+            env=launch.env,
+            # A heartbeat that comes late must not find its agent running beside the next attempt.
+            lease_seconds=max(
+                settings.lease_seconds - settings.heartbeat_seconds, settings.lease_seconds / 2
+            ),
+            stdin=stdin,
+            deadline_seconds=max(min(left), 0.001) if left else None,
+            grace_seconds=settings.grace_seconds,
+            log_cap_bytes=settings.log_cap_bytes,
+        )
+
+    @staticmethod
+    async def _start(folder: Path, spec: Spec) -> Attempt:
+        """Start it to the end: an order to stop that comes meanwhile finds a process to stop."""
+        starting = asyncio.ensure_future(Attempt.start(folder, spec))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            with suppress(QuarterdeckError):
+                await (await starting).close()
+            raise
+        except Unavailable as error:
+            raise Failed("EXECUTOR_ERROR", error.message) from error
+
+    def _replay(self, folder: Path, reader: Reader) -> None:
+        """Read what an agent had said before its worker was lost."""
+        splitter, offset = Splitter(), 0
+        while (chunk := read(folder, "stdout", offset)).data:
+            offset = chunk.end
+            for line in splitter.add(chunk):
+                self._feed(reader, line, tell=False)
+        for line in splitter.rest():
+            self._feed(reader, line, tell=False)
+
+    def _feed(self, reader: Reader, line: bytes, *, tell: bool = True) -> None:
+        for step in reader.feed(line):
+            self.seen.add(step)
+            if tell:
+                self._progress.add(step)
+
+    def _judged(self, folder: Path, ended: Exit, reader: Reader) -> Outcome:
+        if ended.reason == "unstarted":
+            raise Failed("EXECUTOR_ERROR", f"The agent could not be started: {ended.error}")
+        if ended.reason == "deadline":
+            raise Failed("TIMEOUT", f"The agent did not end within {self._limit()}.")
+        if ended.reason != "exited":
+            raise Lost(ended.reason)
+        code = ended.code if ended.signal is None else 128 + ended.signal
+        stderr = transcript(folder, "stderr")[-_STDERR_BYTES:].decode(errors="replace")
+        outcome = reader.finish(code, stderr)
+        self.outcomes.append(outcome)
+        return outcome
+
+    def _limit(self) -> str:
+        return "its time" if self.job.timeout_s is None else f"{self.job.timeout_s} seconds"
+
+    async def _tell(self, step: Step) -> None:
+        text = step.text
+        for secret in self._secrets:
+            text = text.replace(secret, "[secret]")
+        with suppress(QuarterdeckError):
+            await self.core.db.tx(
+                SYSTEM,
+                queue.progress,
+                self.job,
+                step=step.kind,
+                text=text,
+                tool=step.tool,
+                tool_calls=self.seen.tool_call_count,
+                messages=self.seen.message_count,
+                agent_session=self.seen.session_id,
+            )
+
+
+class Progress:
+    """Tells of steps as they come, but not more often than a few times a second: then of the latest."""
+
+    def __init__(self, tell: Callable[[Step], Awaitable[None]]) -> None:
+        self._tell = tell
+        self._latest: Step | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, step: Step) -> None:
+        self._latest = step
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        while (step := self._latest) is not None:
+            self._latest = None
+            await self._tell(step)
+            await asyncio.sleep(_PROGRESS_SECONDS)
+        self._task = None
+
+    async def flush(self) -> None:
+        """Tell of the last one now."""
+        self.close()
+        if (step := self._latest) is not None:
+            self._latest = None
+            await self._tell(step)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+
+class Splitter:
+    """Lines out of chunks. One that is too long, or lost its middle, is dropped up to its end."""
+
+    def __init__(self) -> None:
+        self._part = bytearray()
+        self._broken = False
+
+    def add(self, chunk: Chunk) -> Iterator[bytes]:
+        if chunk.skipped:
+            self._part.clear()
+            self._broken = True
+        # Not by splitlines: a carriage return ends no line.
+        for piece in filter(None, re.split(rb"(?<=\n)", chunk.data)):
+            if not self._broken:
+                self._part += piece
+            if piece.endswith(b"\n"):
+                line, broken = bytes(self._part), self._broken
+                self._part.clear()
+                self._broken = False
+                if not broken:
+                    yield line
+            elif len(self._part) > _LINE_BYTES:
+                self._part.clear()
+                self._broken = True
+
+    def rest(self) -> Iterator[bytes]:
+        if self._part:
+            yield bytes(self._part)
+            self._part.clear()
+
+
+async def _lines(attempt: Attempt) -> AsyncIterator[bytes]:
+    splitter = Splitter()
+    async for chunk in attempt.follow(stream="stdout"):
+        for line in splitter.add(chunk):
+            yield line
+    for line in splitter.rest():
+        yield line
+
+
+def _given(path: Path, launch: Launch) -> Path | None:
+    """What the agent reads: a file with all of it, or a pipe that stays open."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if launch.interactive:
+        os.mkfifo(path, 0o600)
+    elif launch.stdin:
+        path.touch(mode=0o600)
+        path.write_bytes(launch.stdin)
+    else:
+        return None
+    return path
+
+
+class Mouth:
+    """The pipe to an interactive agent's stdin. It never waits: what does not fit is written later."""
+
+    def __init__(self, path: Path, first: bytes) -> None:
+        self._loop = asyncio.get_running_loop()
+        # For reading too: so it opens at once, and stays open until the agent has it.
+        self._file: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._waiting = bytearray(first)
+        self._shutting = False
+        self._write()
+
+    def say(self, words: bytes) -> None:
+        if words and not self._shutting:
+            self._waiting += words
+            self._write()
+
+    def shut(self) -> None:
+        """End of input, once everything is said; at the second call, at once."""
+        if self._shutting:
+            self._waiting.clear()
+        self._shutting = True
+        self._write()
+
+    def _write(self) -> None:
+        if self._file is None:
+            return
+        with suppress(BlockingIOError):
+            while self._waiting:
+                del self._waiting[: os.write(self._file, self._waiting)]
+        if self._waiting:
+            self._loop.add_writer(self._file, self._write)
+            return
+        self._loop.remove_writer(self._file)
+        if self._shutting:
+            os.close(self._file)
+            self._file = None

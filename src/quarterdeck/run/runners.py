@@ -1,0 +1,5 @@
+"""Who runs which kind of job. Each kind's runner is registered here, under the kind's name."""
+
+from quarterdeck.run.worker import Runner
+
+RUNNERS: dict[str, Runner] = {}
