@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quarterdeck.core import tasks
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.records import Plan, Project, Task
-from quarterdeck.domain.states import COLUMN_OF, COLUMNS, STATUS_OF_COLUMN, Column
+from quarterdeck.domain.states import COLUMN_OF, COLUMNS, Column
 from quarterdeck.store import cards as rows
 from quarterdeck.store import plans as plan_rows
 from quarterdeck.store.cards import Runs
@@ -125,15 +124,3 @@ async def choices(core: Core, caller: Caller) -> Choices:
         )
 
     return await core.db.read(caller, body)
-
-
-async def move(core: Core, caller: Caller, task_id: str, column: Column) -> Task:
-    """Put a task into a column, past the state machine and audited as such."""
-
-    def body(tx: Tx) -> Task:
-        task = tasks.held(tx, task_id)
-        if COLUMN_OF[task.status] == column:  # type: ignore[index]
-            return task
-        return tasks.write(tx, task, {}, status=STATUS_OF_COLUMN[column], actor="board")
-
-    return await core.db.tx(caller, body)

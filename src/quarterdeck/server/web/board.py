@@ -1,13 +1,16 @@
 """The board: four columns, filters, cards that move, and the form of a task."""
 
-from typing import Final
+from typing import Annotated, Any, Final, Literal
 
-from quarterdeck.core import cards, tasks
+from pydantic import Field
+
+from quarterdeck.core import board, cards, tasks
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.records import Task
 from quarterdeck.domain.states import COLUMNS, Column, Priority
 from quarterdeck.server.web.routing import Answer, Request, as_json, go, route
 from quarterdeck.server.web.show import page
-from quarterdeck.surfaces.schema import Args, Label, Text, Title, parse
+from quarterdeck.surfaces.schema import Args, Id, Label, Some, Text, Title, parse
 
 _PAGE: Final = 100
 _ASKED: Final = 200
@@ -19,7 +22,7 @@ def _filters(request: Request) -> dict[str, str]:
 
 
 @route("GET", "/")
-async def board(request: Request) -> Answer:
+async def show_board(request: Request) -> Answer:
     filters = _filters(request)
     views = await cards.columns(request.core, request.caller, filters, count=_PAGE)
     if request.fragment:
@@ -57,7 +60,7 @@ def _column(name: str) -> Column:
 @route("POST", "/tasks/{id}/move", "operator")
 async def move(request: Request) -> Answer:
     column = _column(request.given("column"))
-    task = await cards.move(request.core, request.caller, request.params["id"], column)
+    task = await board.update(request.core, request.caller, request.params["id"], {}, column)
     if request.wants_json:
         return as_json({"id": task.id, "status": task.status, "column": column})
     return go(request, f"/tasks/{task.id}")
@@ -69,32 +72,39 @@ class TaskForm(Args):
     title: Title
     description: Text = ""
     priority: Priority = "medium"
-    assigned_agent: Label | None = None
+    task_type: Literal["AUTO", "PAIR"] = "PAIR"
+    agent_backend: Label | None = None
+    project_id: Id | None = None
+    base_branch: Label | None = None
+    acceptance_criteria: Annotated[list[Some], Field(default_factory=list, max_length=100)]
 
 
 def _form(request: Request) -> TaskForm:
-    given = {name: request.given(name) for name in TaskForm.model_fields}
-    kept = {name: value for name, value in given.items() if value or name in ("title", "description")}
-    return parse(TaskForm, kept, "correct the form and send it again")
+    given: dict[str, Any] = {
+        name: value for name in TaskForm.model_fields if (value := request.given(name)) != ""
+    }
+    lines = request.given("acceptance_criteria").splitlines()
+    given["acceptance_criteria"] = [line.strip() for line in lines if line.strip()]
+    return parse(TaskForm, {"title": "", **given}, "correct the form and send it again")
+
+
+async def _sheet(request: Request, task: Task | None) -> Answer:
+    choices = await cards.choices(request.core, request.caller)
+    return page(request, "task_form.html", task=task, choices=choices, filters=_filters(request))
 
 
 @route("GET", "/tasks/new", "operator")
 async def new_task(request: Request) -> Answer:
-    choices = await cards.choices(request.core, request.caller)
-    return page(request, "task_form.html", task=None, choices=choices, filters=_filters(request))
+    return await _sheet(request, None)
 
 
 @route("POST", "/tasks/new", "operator")
 async def create_task(request: Request) -> Answer:
     form = _form(request)
-    task = await tasks.create(
+    task = await board.create(
         request.core,
         request.caller,
-        title=form.title,
-        description=form.description or None,
-        priority=form.priority,
-        source_channel="web",
-        assigned_agent=form.assigned_agent,
+        board.NewTask(**{**form.model_dump(), "description": form.description or None}),
     )
     return as_json({"id": task.id}) if request.wants_json else go(request, f"/tasks/{task.id}")
 
@@ -102,18 +112,17 @@ async def create_task(request: Request) -> Answer:
 @route("GET", "/tasks/{id}/edit", "operator")
 async def edit_task(request: Request) -> Answer:
     history = await tasks.get(request.core, request.caller, request.params["id"])
-    choices = await cards.choices(request.core, request.caller)
-    return page(request, "task_form.html", task=history.task, choices=choices, filters={})
+    return await _sheet(request, history.task)
 
 
 @route("POST", "/tasks/{id}/edit", "operator")
 async def change_task(request: Request) -> Answer:
-    form = _form(request)
-    changes = tasks.Changes(
-        title=form.title,
-        description=form.description,
-        priority=form.priority,
-        assigned_agent=form.assigned_agent,
-    )
-    task = await tasks.update(request.core, request.caller, request.params["id"], changes)
+    values = _form(request).model_dump()
+    task = await board.update(request.core, request.caller, request.params["id"], values)
     return as_json({"id": task.id}) if request.wants_json else go(request, f"/tasks/{task.id}")
+
+
+@route("POST", "/tasks/{id}/delete", "maintainer")
+async def delete_task(request: Request) -> Answer:
+    await board.delete(request.core, request.caller, request.params["id"])
+    return go(request, "/")

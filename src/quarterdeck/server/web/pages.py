@@ -8,7 +8,21 @@ from quarterdeck.server.web.routing import HTML, Answer, Request
 from quarterdeck.server.web.show import render
 
 OPEN: Final = ("/signin", "/signout")
-MODULES: Final = ("board", "task", "plans", "memory", "tokens", "sessions", "live")
+MODULES: Final = (
+    "board",
+    "task",
+    "plans",
+    "proposals",
+    "jobs",
+    "memory",
+    "insight",
+    "sessions",
+    "projects",
+    "audit",
+    "tokens",
+    "settings",
+    "live",
+)
 
 
 def load() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from quarterdeck.core import plans, sessions, templates
+from quarterdeck.core import plans, proposals, sessions, templates
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.plans import PlanStatus, progress
 from quarterdeck.server.web.routing import Answer, Request, go, route
@@ -18,7 +18,8 @@ async def all_plans(request: Request) -> Answer:
     if status is not None and status not in _STATUSES:
         raise Invalid(f"there is no status {status[:40]!r}", field="status")
     found = await plans.listing(request.core, request.caller, status=status, limit=100)
-    return page(request, "plans.html", plans=found, status=status, statuses=_STATUSES)
+    waiting = await proposals.listing(request.core, request.caller, "received", 100) if not status else []
+    return page(request, "plans.html", plans=found, proposals=waiting, status=status, statuses=_STATUSES)
 
 
 @route("GET", "/plans/{slug}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from markupsafe import Markup, escape
 
 from quarterdeck import __version__
-from quarterdeck.domain.ids import iso
+from quarterdeck.domain.ids import iso, now_us
+from quarterdeck.domain.records import Job
 from quarterdeck.domain.states import COLUMN_OF, COLUMNS, PRIORITIES
 from quarterdeck.server.web import text
 from quarterdeck.server.web.routing import HTML, Answer, Request
@@ -20,9 +21,15 @@ if TYPE_CHECKING:
 NAV: Final = (
     ("/", "Board"),
     ("/plans", "Plans"),
+    ("/jobs", "Jobs"),
+    ("/agents", "Agents"),
     ("/memory", "Memory"),
+    ("/insight", "Insight"),
     ("/sessions", "Sessions"),
+    ("/projects", "Projects"),
+    ("/audit", "Audit"),
     ("/tokens", "Tokens"),
+    ("/settings", "Settings"),
 )
 COLUMN_NAMES: Final = {
     "BACKLOG": "Backlog",
@@ -44,9 +51,18 @@ def page(request: Request, name: str, /, *, answer_status: int = 200, **values: 
     return Answer(render(name, **shared, **values), answer_status, HTML)
 
 
+def about(job: Job) -> str:
+    """What a job without a task is about, in a line."""
+    task = job.spec.get("task")
+    words = task.get("title") if isinstance(task, dict) else None
+    for name in ("prompt", "title", "content_type"):
+        words = words or job.spec.get(name)
+    return " ".join(str(words or job.kind).split())[:120]
+
+
 def _section(path: str) -> str:
     first = "/" + path.lstrip("/").partition("/")[0]
-    return "/" if first == "/tasks" else "/jobs" if first == "/artifacts" else first
+    return {"/tasks": "/", "/templates": "/plans", "/proposals": "/plans"}.get(first, first)
 
 
 def render(name: str, /, **values: Any) -> bytes:
@@ -79,11 +95,13 @@ def _environment() -> "Environment":
         "words": lambda value: str(value).replace("_", " "),
         "column": lambda status: COLUMN_OF[status],
         "iso": iso,
+        "about": about,
         # In a form: the very characters, since they come back.
         "exact": escape,
     }
     environment.globals |= {
         "version": __version__,
+        "now_us": now_us,
         "COLUMNS": COLUMNS,
         "COLUMN_NAMES": COLUMN_NAMES,
         "PRIORITIES": PRIORITIES[::-1],
