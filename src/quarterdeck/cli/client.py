@@ -23,7 +23,7 @@ class Client:
             raise Unavailable(f"no core is running on {data_dir}", hint="start one with: quarterdeck up")
         self._url, self._token = address.url, token
 
-    def request(self, method: str, path: str, body: Any = None) -> Any:
+    def request(self, method: str, path: str, body: Any = None, *, timeout: float = 30) -> Any:
         """The JSON answer; an error of the core is raised with its own words."""
         request = urllib.request.Request(  # noqa: S310
             self._url + path,
@@ -32,7 +32,7 @@ class Client:
             headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
         )
         try:
-            with _OPENER.open(request, timeout=30) as response:
+            with _OPENER.open(request, timeout=timeout) as response:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             with error:

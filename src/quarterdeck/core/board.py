@@ -5,19 +5,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from quarterdeck.core import plans, projects, tasks
+from quarterdeck.core import plans, projects, queue, tasks, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.ids import new_id
+from quarterdeck.domain.jobs import KINDS
 from quarterdeck.domain.records import Project, Repo, Task, Transition
 from quarterdeck.domain.states import STATUS_OF_COLUMN
+from quarterdeck.store import jobs as job_rows
 from quarterdeck.store import projects as project_rows
 from quarterdeck.store import scratchpads
 from quarterdeck.store import tasks as rows
 from quarterdeck.store.tx import Tx
 
-# Called when a task is about to be deleted, before its row goes: end its session, remove its worktrees.
+# Called when a task is about to be deleted, before its worktrees and its row go: end its session.
 LEAVING: list[Callable[[Core, Caller, Task], Awaitable[None]]] = []
 # Called after a task became AUTO or PAIR, with the task as it is now.
 RETYPED: list[Callable[[Core, Caller, Task], Awaitable[None]]] = []
@@ -122,6 +124,8 @@ async def update(
             _check_parent(tx, task, fresh["parent_task_id"])
         if fresh.get("project_id") is not None:
             projects.seen(tx, fresh["project_id"])
+        if fresh.get("task_type") == "PAIR":
+            stop_jobs(tx, task_id, "the task is for a person now")
         return task, tasks.write(tx, task, fresh, **_override(task, column))
 
     before, task = await core.db.tx(caller, body)
@@ -153,9 +157,16 @@ def _check_parent(tx: Tx, task: Task, parent_id: str) -> None:
 
 async def delete(core: Core, caller: Caller, task_id: str) -> Task:
     """Delete a task: its jobs are cancelled, what hangs on it is ended and removed, then the row goes."""
-    task = await core.db.tx(caller, tasks.held, task_id)
+
+    def stopped(tx: Tx) -> Task:
+        task = tasks.held(tx, task_id)
+        stop_jobs(tx, task_id, "the task was deleted")
+        return task
+
+    task = await core.db.tx(caller, stopped)
     for leave in LEAVING:
         await leave(core, caller, task)
+    await worktrees.remove(core, caller, task_id)
 
     def body(tx: Tx) -> None:
         gone = tasks.held(tx, task_id)
@@ -164,6 +175,21 @@ async def delete(core: Core, caller: Caller, task_id: str) -> Task:
 
     await core.db.tx(caller, body)
     return task
+
+
+def stop_jobs(tx: Tx, task_id: str, why: str) -> None:
+    """Cancel whatever of a task waits or runs."""
+    for job in job_rows.live_of_task(tx, task_id, KINDS):
+        queue.cancel(tx, job, why)
+
+
+def _settled(tx: Tx, task: Task) -> None:
+    """Nothing is left to do on a task that is completed or cancelled. Its worktrees stay, with its work."""
+    if task.status in ("completed", "cancelled"):
+        stop_jobs(tx, task.id, f"the task was {task.status}")
+
+
+tasks.FOLLOWERS.append(_settled)
 
 
 async def append_scratchpad(core: Core, caller: Caller, task_id: str, content: str) -> tuple[Task, str]:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from quarterdeck.config import Settings
-from quarterdeck.core import queue
+from quarterdeck.core import board, queue  # noqa: F401 what follows a task's state is the board's
 from quarterdeck.core.content_runner import ContentRunner
 from quarterdeck.core.context import Core
 from quarterdeck.core.memory_index import MemoryIndex

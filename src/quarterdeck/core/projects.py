@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from quarterdeck.core import worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Invalid, NotFound
 from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.records import Project, Repo
-from quarterdeck.git.spawn import GitError, git
 from quarterdeck.store import projects as rows
 from quarterdeck.store.tx import Tx
 
@@ -67,28 +67,13 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 async def checked_path(core: Core, given: str, field: str) -> Path:
-    """The top folder of the repository at a path, or Invalid that says what is wrong with it."""
+    """The real path of a repository on this host, or Invalid that says what is wrong with it."""
     path = Path(given)
     if not path.is_absolute():
         raise Invalid(f"{given[:200]} is not an absolute path", field=field)
-    path = await asyncio.to_thread(path.resolve)
-    if not await asyncio.to_thread(path.is_dir):
-        raise Invalid(f"there is no folder {path}", field=field, hint="the path is one on the core's host")
-    own = await asyncio.to_thread((core.data_dir / "worktrees").resolve)
-    if path.is_relative_to(own):
-        raise Invalid(
-            f"{path} is a task's worktree", field=field, hint="give the repository it was made from"
-        )
-    try:
-        # In the user's own words: a repository of another owner must be marked safe there.
-        found = await git(["rev-parse", "--show-toplevel"], path, user_config=True)
-    except GitError:
-        found = b""
-    top = Path(found.decode("utf-8", "surrogateescape").removesuffix("\n"))
-    if not found or await asyncio.to_thread(top.resolve) != path:
-        hint = f"its repository is {top}" if found else "make one with: git init"
-        raise Invalid(f"{path} is not a git repository", field=field, hint=hint)
-    return path
+    if (problem := await worktrees.problem_of(core, path)) is not None:
+        raise Invalid(f"{given[:200]} {problem}", field=field, hint="a git repository on the core's host")
+    return await asyncio.to_thread(path.resolve)
 
 
 async def listing(core: Core, caller: Caller, limit: int) -> tuple[list[Project], str | None]:

@@ -9,9 +9,8 @@ from typing import Final, cast
 
 import structlog
 
-from quarterdeck.core import tasks
+from quarterdeck.core import settings, tasks
 from quarterdeck.core.context import Core
-from quarterdeck.core.settings import general
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict, Invalid
 from quarterdeck.domain.ids import new_id
@@ -87,6 +86,11 @@ def root(core: Core) -> Path:
     return core.data_dir / "worktrees"
 
 
+def is_making(task_id: str) -> bool:
+    """Whether worktrees of a task are being made right now."""
+    return task_id in _making and _making[task_id].locked()
+
+
 def branch_of(task_id: str) -> str:
     return f"{worktrees.PREFIX}{task_id}"
 
@@ -154,7 +158,7 @@ async def _made(
     source = Path(repo.path)
     try:
         if known is not None:
-            if await worktrees.admin_dir(source, Path(known.path)) is None or not Path(known.path).is_dir():
+            if not await worktrees.exists(source, Path(known.path)):
                 await worktrees.add(source, Path(known.path), known.branch, known.base_commit)
             return
         fresh = await _planned(core, task, repo, path)
@@ -174,8 +178,8 @@ async def _planned(core: Core, task: Task, repo: Repo, path: Path) -> Worktree:
     source, branch = Path(repo.path), branch_of(task.id)
     if not await asyncio.to_thread(source.is_dir):
         raise Refused(f"the repository {repo.path} is gone")
-    strategy = cast(Strategy, await general(core, "worktree_base_ref_strategy"))
-    default = str(await general(core, "default_base_branch"))
+    strategy = cast(Strategy, await settings.get(core, "general.worktree_base_ref_strategy"))
+    default = str(await settings.get(core, "general.default_base_branch"))
     base = await worktrees.base_of(source, task.base_branch, default, strategy)
     if base.note is not None:
         logger.warning("worktree.not_fetched", repo=repo.path, error=base.note)
@@ -276,9 +280,7 @@ async def _diff(worktree: Worktree, max_patch: int, committed: bool) -> RepoDiff
         if committed
         else await worktrees.snapshot(repo, path, worktree.branch)
     )
-    return RepoDiff(
-        worktree, await diffs.diff(repo, await _begun(worktree), head, max_patch=max_patch)
-    )
+    return RepoDiff(worktree, await diffs.diff(repo, await _begun(worktree), head, max_patch=max_patch))
 
 
 async def _begun(worktree: Worktree) -> str:

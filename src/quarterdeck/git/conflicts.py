@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quarterdeck.git.spawn import GitError, git
+from quarterdeck.git.spawn import GitError, users_git
 
 MAX_FILES: Final = 50
 _HUNKS: Final = 5
@@ -39,7 +39,7 @@ async def described(repo: Path, tree: str, files: dict[str, str]) -> tuple[Confl
     found = []
     for path, why in list(files.items())[:MAX_FILES]:
         try:
-            blob = await git(["cat-file", "blob", f"{tree}:{path}"], repo, max_output=_BLOB)
+            blob = await users_git(["cat-file", "blob", f"{tree}:{path}"], repo, max_output=_BLOB)
         except GitError:  # gone on one side, or too large to show
             blob = b""
         hunks = [] if b"\0" in blob else list(_hunks(blob.decode("utf-8", "replace")))

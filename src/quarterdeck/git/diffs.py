@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quarterdeck.git.spawn import GitError, git
+from quarterdeck.git.spawn import GitError, users_git
 
 MAX_PATCH: Final = 400_000
 MAX_FILES: Final = 2_000
 _KEPT: Final = 64 * 1024 * 1024
 _SECONDS: Final = 120.0
-_OPTIONS: Final = ("--find-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none")
+# The same whatever the user prefers to see.
+_OPTIONS: Final = (
+    *("--find-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=none"),
+    *("--src-prefix=a/", "--dst-prefix=b/"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ async def _patch(repo: Path, base: str, head: str) -> bytes | None:
     """The whole patch; None when it is far too large."""
     words = ["diff", *_OPTIONS, "--patch", "--no-color", "--end-of-options", base, head]
     try:
-        return await git(words, repo, max_output=_KEPT, timeout=_SECONDS)
+        return await users_git(words, repo, max_output=_KEPT, timeout=_SECONDS)
     except GitError as error:
         if "larger than" in error.said:
             return None
@@ -78,7 +82,7 @@ def _whole_lines(raw: bytes, limit: int) -> bytes:
 async def stats(repo: Path, base: str, head: str) -> list[FileStat]:
     """The changed files with their numbers, in the order of their paths."""
     words = ["diff", *_OPTIONS, "--raw", "--numstat", "-z", "--end-of-options", base, head]
-    fields = (await git(words, repo, timeout=_SECONDS)).split(b"\0")[:-1]
+    fields = (await users_git(words, repo, timeout=_SECONDS)).split(b"\0")[:-1]
     statuses: dict[str, tuple[str, str | None]] = {}
     found: list[FileStat] = []
     rest = iter(fields)
@@ -104,14 +108,14 @@ async def stats(repo: Path, base: str, head: str) -> list[FileStat]:
 async def touched(repo: Path, base: str, head: str) -> frozenset[str]:
     """The paths that differ, renamed files under both names."""
     words = ["diff", "--name-only", "-z", "--no-renames", "--end-of-options", base, head]
-    raw = await git(words, repo, timeout=_SECONDS)
+    raw = await users_git(words, repo, timeout=_SECONDS)
     return frozenset(os.fsdecode(name) for name in raw.split(b"\0") if name)
 
 
 async def merge_base(repo: Path, one: str, other: str) -> str | None:
     """The newest commit that both have, or None."""
     try:
-        return (await git(["merge-base", one, other], repo)).decode().split()[0]
+        return (await users_git(["merge-base", one, other], repo)).decode().split()[0]
     except GitError as error:
         if error.code == 1:
             return None

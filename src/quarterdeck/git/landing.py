@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from quarterdeck.git.diffs import touched
-from quarterdeck.git.spawn import GitError, git
+from quarterdeck.git.spawn import GitError, users_git
 from quarterdeck.git.worktrees import (
     NONE,
     Refused,
@@ -85,9 +85,7 @@ class _Checkout:
         return self.admin / "index.lock"
 
     async def git(self, *words: str, env: Mapping[str, str] | None = None) -> bytes:
-        return await git(
-            words, self.path, env=env, user_config=True, timeout=_GIT_SECONDS, pass_fds=(self.lock,)
-        )
+        return await users_git(words, self.path, env=env, timeout=_GIT_SECONDS, pass_fds=(self.lock,))
 
     async def with_fresh(self, *words: str) -> bytes:
         return await self.git(*words, env={"GIT_INDEX_FILE": str(self.fresh)})
@@ -183,7 +181,7 @@ async def _checkout_of(move: Move, lock: int, *, careful: bool = True) -> _Check
     for one in await listing(move.repo):
         if one.bare or one.missing or not one.path.is_dir():
             continue
-        admin = await git(["rev-parse", "--absolute-git-dir"], one.path, user_config=True)
+        admin = await users_git(["rev-parse", "--absolute-git-dir"], one.path)
         folder = Path(os.fsdecode(admin.removesuffix(b"\n")))
         if careful and (what := _rebasing(folder, move.ref)) is not None:
             raise Refused(f"{what} of {move.branch} is under way in {one.path}")
@@ -280,7 +278,7 @@ async def _swap(move: Move, where: Path, lock: int) -> None:
     """Move the branch from the old commit to the new, unless it is elsewhere by now."""
     words = ["update-ref", "-m", move.reason, "--create-reflog", move.ref, move.new, move.old or NONE]
     try:
-        await git(words, where, user_config=True, pass_fds=(lock,))
+        await users_git(words, where, pass_fds=(lock,))
     except GitError as error:
         raise Moved(f"{move.branch} could not be moved in {move.repo}: {error.said}") from error
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from quarterdeck.git.conflicts import ConflictFile, described
-from quarterdeck.git.spawn import GitError, git, identity
+from quarterdeck.git.spawn import GitError, identity, users_git
 from quarterdeck.git.worktrees import REMOTE, Refused, is_ancestor, resolve, text
 
 MergeStrategy = Literal["squash", "merge", "rebase"]
@@ -54,8 +54,11 @@ class Conflicting(Exception):
         self.commit = commit
 
 
-async def onto_of(repo: Path, target: str, head: str, base: str) -> Onto:
-    """Where a branch with this head, which began at `base`, lands when it goes to `target`."""
+async def onto_of(repo: Path, target: str, head: str, base: str, *, follow: bool = True) -> Onto:
+    """Where a branch with this head, which began at `base`, lands when it goes to `target`.
+
+    With `follow` the target may be brought up to its remote first, as far as that was fetched.
+    """
     local = await resolve(repo, f"refs/heads/{target}")
     remote = await resolve(repo, f"refs/remotes/{REMOTE}/{target}")
     tip = local or remote
@@ -65,6 +68,8 @@ async def onto_of(repo: Path, target: str, head: str, base: str) -> Onto:
     since = began if began is not None and await is_ancestor(repo, began, head) else None
     if since is not None and await is_ancestor(repo, since, tip):
         since = None
+    if not follow:
+        return Onto(target, local, tip, since)
     # A branch that began at a newer state of the remote: the target follows the remote first.
     if since and remote and await is_ancestor(repo, since, remote) and await is_ancestor(repo, tip, remote):
         return Onto(target, local, remote, None)
@@ -118,7 +123,7 @@ async def _rebased(repo: Path, onto: Onto, head: str, whose: Mapping[str, str]) 
 async def _again(repo: Path, commit: str, tree: str, parent: str, whose: Mapping[str, str]) -> str:
     """The same commit, by the same author and with the same words, elsewhere."""
     form = ("--format=%an%x00%ae%x00%ad%x00%B", "--date=raw")
-    raw = await git(["show", "--no-patch", *form, commit], repo)
+    raw = await users_git(["show", "--no-patch", "--no-show-signature", *form, commit], repo)
     name, email, date, message = raw.decode("utf-8", "replace").split("\0", 3)
     author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": f"@{date}"}
     return await _commit(repo, tree, (parent,), message, {**whose, **author})
@@ -128,7 +133,7 @@ async def _commit(
     repo: Path, tree: str, parents: tuple[str, ...], message: str, whose: Mapping[str, str]
 ) -> str:
     words = ["commit-tree", tree, *(word for parent in parents for word in ("-p", parent)), "-F", "-"]
-    made = await git(words, repo, stdin=message.rstrip().encode() + b"\n", env=whose)
+    made = await users_git(words, repo, stdin=message.rstrip().encode() + b"\n", env=whose)
     return made.decode().strip()
 
 
@@ -145,7 +150,7 @@ async def _merge_tree(repo: Path, ours: str, theirs: str) -> str:
         theirs,
     ]
     try:
-        raw = await git(words, repo, user_config=True, timeout=_SECONDS)
+        raw = await users_git(words, repo, timeout=_SECONDS)
     except GitError as error:
         if error.code != 1 or not error.output:
             raise

@@ -13,6 +13,7 @@ import os
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -144,6 +145,10 @@ async def git(
     if process.returncode != 0:
         raise GitError(args, process.returncode, errors.decode("utf-8", "replace"), bytes(output))
     return bytes(output)
+
+
+# For the repositories of projects: as their user would run it there, with credentials, filters and all.
+users_git = partial(git, user_config=True)
 
 
 async def identity(repo: Path) -> dict[str, str]:

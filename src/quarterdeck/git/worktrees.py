@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, ParamSpec, TypeVar
 
-from quarterdeck.git.spawn import GitError, git, identity
+from quarterdeck.git.spawn import GitError, identity, users_git
 
 Strategy = Literal["remote", "local_if_ahead", "local"]
 PREFIX: Final = "quarterdeck/"
@@ -86,7 +86,7 @@ async def to_the_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P
 
 async def text(repo: Path, *args: str) -> str:
     """git's answer as text, without the line's end."""
-    answer = await git(args, repo, user_config=True)
+    answer = await users_git(args, repo)
     return answer.decode("utf-8", "surrogateescape").removesuffix("\n")
 
 
@@ -100,7 +100,7 @@ async def resolve(repo: Path, name: str) -> str | None:
 
 async def is_ancestor(repo: Path, older: str, newer: str) -> bool:
     try:
-        await git(["merge-base", "--is-ancestor", older, newer], repo)
+        await users_git(["merge-base", "--is-ancestor", older, newer], repo)
     except GitError as error:
         if error.code == 1:
             return False
@@ -179,7 +179,7 @@ async def _fetch(repo: Path, branch: str) -> str | None:
     spec = f"+refs/heads/{branch}:refs/remotes/{REMOTE}/{branch}"
     words = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--end-of-options", REMOTE, spec]
     try:
-        await git(words, repo, user_config=True, protocols=_PROTOCOLS, timeout=_FETCH_SECONDS)
+        await users_git(words, repo, protocols=_PROTOCOLS, timeout=_FETCH_SECONDS)
     except GitError as error:
         return f"{REMOTE}/{branch} could not be fetched: {error.said[:500]}"
     return None
@@ -192,7 +192,7 @@ async def push(repo: Path, branch: str) -> str | None:
     spec = f"refs/heads/{branch}:refs/heads/{branch}"
     words = ["push", "--quiet", "--end-of-options", REMOTE, spec]
     try:
-        await git(words, repo, user_config=True, protocols=_PROTOCOLS, timeout=_FETCH_SECONDS)
+        await users_git(words, repo, protocols=_PROTOCOLS, timeout=_FETCH_SECONDS)
     except GitError as error:
         return f"{branch} could not be pushed: {error.said[:500]}"
     return None
@@ -213,11 +213,22 @@ async def _add(repo: Path, path: Path, branch: str, commit: str) -> None:
     exists = await resolve(repo, f"refs/heads/{branch}") is not None
     how = [str(path), branch] if exists else ["--no-track", "-b", branch, str(path), commit]
     try:
-        await git(["worktree", "add", "--quiet", *how], repo, user_config=True, timeout=_CHECKOUT_SECONDS)
+        await users_git(["worktree", "add", "--quiet", *how], repo, timeout=_CHECKOUT_SECONDS)
     except BaseException:
         await _drop(repo, path)
         await prune(repo)
         raise
+
+
+async def add_detached(repo: Path, path: Path, commit: str) -> None:
+    """Check out a commit in a new folder, on no branch; to its end."""
+    await to_the_end(_add_detached, repo, path, commit)
+
+
+async def _add_detached(repo: Path, path: Path, commit: str) -> None:
+    await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
+    words = ["worktree", "add", "--quiet", "--detach", str(path), commit]
+    await users_git(words, repo, timeout=_CHECKOUT_SECONDS)
 
 
 async def remove(repo: Path, path: Path, branch: str | None) -> None:
@@ -238,7 +249,7 @@ async def _drop(repo: Path, path: Path) -> bool:
     """Delete the folder and git's own record of it; whether there was either."""
     found = False
     if await asyncio.to_thread(os.path.lexists, path):
-        await asyncio.to_thread(_delete, path)
+        await asyncio.to_thread(delete_folder, path)
         found = True
     with contextlib.suppress(OSError):
         path.parent.rmdir()
@@ -248,7 +259,8 @@ async def _drop(repo: Path, path: Path) -> bool:
     return found
 
 
-def _delete(path: Path) -> None:
+def delete_folder(path: Path) -> None:
+    """Delete a folder, also where somebody took its rights away."""
     try:
         shutil.rmtree(path)
     except PermissionError:
@@ -262,11 +274,11 @@ def _delete(path: Path) -> None:
 
 async def delete_ref(repo: Path, ref: str) -> None:
     """Delete a ref whatever it points at; it may be gone already."""
-    await git(["update-ref", "-d", "--end-of-options", ref], repo)
+    await users_git(["update-ref", "-d", "--end-of-options", ref], repo)
 
 
 async def prune(repo: Path) -> None:
-    await git(["worktree", "prune"], repo)
+    await users_git(["worktree", "prune"], repo)
 
 
 async def admin_dir(repo: Path, path: Path) -> Path | None:
@@ -286,7 +298,7 @@ def _admin_dir(common: Path, path: Path) -> Path | None:
 
 async def listing(repo: Path) -> list[Listed]:
     """Every checkout of a repository, the main one first."""
-    raw = await git(["worktree", "list", "--porcelain", "-z"], repo)
+    raw = await users_git(["worktree", "list", "--porcelain", "-z"], repo)
     found = []
     for block in raw.split(b"\0\0"):
         fields: dict[str, str] = {}
@@ -313,6 +325,11 @@ async def branches(repo: Path) -> dict[str, str]:
     return dict(row.split(" ", 1) for row in rows.splitlines())
 
 
+async def exists(repo: Path, path: Path) -> bool:
+    """Whether a worktree is there, both its folder and git's record of it."""
+    return await asyncio.to_thread(path.is_dir) and await admin_dir(repo, path) is not None
+
+
 async def inside(repo: Path, path: Path) -> dict[str, str]:
     """The environment that makes git work on a worktree, whatever its `.git` file says."""
     admin = await admin_dir(repo, path)
@@ -324,11 +341,10 @@ async def inside(repo: Path, path: Path) -> dict[str, str]:
 async def changed_files(repo: Path, path: Path) -> list[str]:
     """The files of a worktree that are not committed, untracked ones too; those git ignores do not count."""
     own = await inside(repo, path)
-    raw = await git(
+    raw = await users_git(
         ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=all"],
         path,
         env=own,
-        user_config=True,
     )
     return [os.fsdecode(row[3:]) for row in raw.split(b"\0") if row]
 
@@ -348,16 +364,17 @@ async def _settle(repo: Path, path: Path, branch: str, message: str) -> Settled:
         return Settled(await tip(repo, branch), False)
     await _with_lock(path, own, ["add", "--all", "--", "."])
     note = await _without_repositories(path, own)
-    staged = await git(["diff", "--cached", "--name-only", "--ignore-submodules=none"], path, env=own)
+    staged = await users_git(["diff", "--cached", "--name-only", "--ignore-submodules=none"], path, env=own)
     if not staged:
         return Settled(await tip(repo, branch), False, note)
     words = ["commit", "--quiet", "--no-verify", "--cleanup=whitespace", "--file=-"]
     whose = await identity(repo)
-    await git(words, path, stdin=message.encode(), env={**own, **whose}, user_config=True)
+    await users_git(words, path, stdin=message.encode(), env={**own, **whose})
     return Settled(await tip(repo, branch), True, note)
 
 
 async def tip(repo: Path, branch: str) -> str:
+    """The commit of a branch, or Refused when it is gone."""
     found = await resolve(repo, f"refs/heads/{branch}")
     if found is None:
         raise Refused(f"the branch {branch} is gone")
@@ -367,17 +384,17 @@ async def tip(repo: Path, branch: str) -> str:
 async def _on_its_branch(repo: Path, path: Path, branch: str, own: dict[str, str]) -> str | None:
     """Bring a worktree back on its branch where the branch can simply follow; why not, else."""
     try:
-        ref = (await git(["symbolic-ref", "--quiet", "HEAD"], path, env=own)).decode().strip()
+        ref = (await users_git(["symbolic-ref", "--quiet", "HEAD"], path, env=own)).decode().strip()
     except GitError:
         ref = ""
     if ref == f"refs/heads/{branch}":
         return None
-    head = (await git(["rev-parse", "--verify", "HEAD"], path, env=own)).decode().strip()
-    tip = await resolve(repo, f"refs/heads/{branch}")
-    if tip is not None and not await is_ancestor(repo, tip, head):
+    head = (await users_git(["rev-parse", "--verify", "HEAD"], path, env=own)).decode().strip()
+    known = await resolve(repo, f"refs/heads/{branch}")
+    if known is not None and not await is_ancestor(repo, known, head):
         return f"the worktree {path} is not on its branch {branch}, and has changes that are not committed"
-    await git(["update-ref", f"refs/heads/{branch}", head, tip or NONE], repo)
-    await git(["symbolic-ref", "HEAD", f"refs/heads/{branch}"], path, env=own)
+    await users_git(["update-ref", f"refs/heads/{branch}", head, known or NONE], repo)
+    await users_git(["symbolic-ref", "HEAD", f"refs/heads/{branch}"], path, env=own)
     return None
 
 
@@ -385,7 +402,7 @@ async def _with_lock(path: Path, own: dict[str, str], words: list[str]) -> None:
     """Run a command that writes the index; a lock that a killed git left behind is taken away."""
     for attempt in range(_LOCK_TRIES + 1):
         try:
-            await git(words, path, env=own, user_config=True, timeout=_CHECKOUT_SECONDS)
+            await users_git(words, path, env=own, timeout=_CHECKOUT_SECONDS)
         except GitError as error:
             if "index.lock" not in error.said or attempt == _LOCK_TRIES:
                 raise
@@ -398,13 +415,15 @@ async def _with_lock(path: Path, own: dict[str, str], words: list[str]) -> None:
 
 async def _without_repositories(path: Path, own: dict[str, str]) -> str | None:
     """Take new repositories inside the worktree out of the index: only their commit's id would go in."""
-    raw = await git(["diff", "--cached", "--raw", "-z", "--no-renames", "--diff-filter=A"], path, env=own)
+    raw = await users_git(
+        ["diff", "--cached", "--raw", "-z", "--no-renames", "--diff-filter=A"], path, env=own
+    )
     fields = raw.split(b"\0")[:-1]
     pairs = zip(fields[::2], fields[1::2], strict=True)
     nested = [os.fsdecode(name) for row, name in pairs if row.split()[1] == b"160000"]
     if not nested:
         return None
-    await git(["rm", "--cached", "--quiet", "--", *nested], path, env=own)
+    await users_git(["rm", "--cached", "--force", "--quiet", "--", *nested], path, env=own)
     return f"left out, as they are repositories of their own: {', '.join(nested[:10])}"
 
 
@@ -418,8 +437,8 @@ async def snapshot(repo: Path, path: Path, branch: str) -> str:
     try:
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(shutil.copy2, Path(own["GIT_DIR"], "index"), index)
-        await git(["add", "--all", "--", "."], path, env=aside, user_config=True, timeout=_CHECKOUT_SECONDS)
-        return (await git(["write-tree"], path, env=aside)).decode().strip()
+        await users_git(["add", "--all", "--", "."], path, env=aside, timeout=_CHECKOUT_SECONDS)
+        return (await users_git(["write-tree"], path, env=aside)).decode().strip()
     finally:
         for leftover in (index, index.with_name(index.name + ".lock")):
             leftover.unlink(missing_ok=True)

@@ -19,6 +19,8 @@ from quarterdeck.events import ALL
 from quarterdeck.paths import read_token, token_file, write_private
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.worker import Worker
+from quarterdeck.server import audit
+from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
 from quarterdeck.server.http import HostCheck, answer, is_loopback
 from quarterdeck.server.mcp import Endpoint
@@ -117,6 +119,10 @@ class Application:
             caller = await self._gate.admit(scope, send)
             if caller is not None:
                 await self._tokens.serve(caller, scope, receive, send)
+        elif path == AUDIT or path.startswith(AUDIT + "/"):
+            caller = await self._gate.admit(scope, send)
+            if caller is not None:
+                await audit.serve(self._core, caller, scope, send)
         else:
             await self._site.serve(scope, receive, send)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import LargeBinary, case, delete, func, insert, select
 from sqlalchemy.sql import ColumnElement
 
 from quarterdeck.domain.records import JobArtifact, as_dict
@@ -28,6 +28,14 @@ def get(tx: Tx, job_id: str, name: str) -> JobArtifact | None:
     """A file of the caller's job."""
     row = tx.one(select(artifacts).where(_of(tx, job_id), artifacts.c.name == name))
     return None if row is None else record(JobArtifact, row)
+
+
+def tail(tx: Tx, job_id: str, name: str, count: int) -> tuple[bytes, int] | None:
+    """The last bytes of a file of the caller's job, and the size of the whole."""
+    start = case((artifacts.c.size > count, artifacts.c.size - count + 1), else_=1)
+    end = func.substr(artifacts.c.content, start, type_=LargeBinary)
+    row = tx.one(select(end.label("end"), artifacts.c.size).where(_of(tx, job_id), artifacts.c.name == name))
+    return None if row is None else (bytes(row.end), int(row.size))
 
 
 def names_of(tx: Tx, job_id: str) -> dict[str, tuple[int, str]]:

@@ -104,6 +104,14 @@ def live_of_task(tx: Tx, task_id: str, kinds: Iterable[str]) -> list[Job]:
     return [record(Job, row) for row in tx.all(statement)]
 
 
+def of_task(tx: Tx, task_id: str, count: int) -> tuple[list[Job], int]:
+    """The newest jobs of a task, newest first, and how many it has had."""
+    mine = (jobs.c.task_id == task_id, *within(jobs, tx.shape))
+    newest = select(jobs).where(*mine).order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(count)
+    total = tx.one(select(func.count().label("n")).where(*mine))
+    return [record(Job, row) for row in tx.all(newest)], int(total.n) if total else 0
+
+
 def claim(tx: Tx, kinds: Sequence[str], worker: str, lease_us: int, place: str | None = None) -> Job | None:
     """Take the most urgent waiting job that may run now, of whatever user, for one attempt more.
 

@@ -1,12 +1,13 @@
 """The event log: dense numbers and a hash chain, written last in its transaction."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, insert, or_, select
 
 from quarterdeck.events import GENESIS, Draft, Event
 from quarterdeck.store.kept import kept
-from quarterdeck.store.schema import events
+from quarterdeck.store.schema import events, tasks
 from quarterdeck.store.tx import Tx, record, within
 
 _INSERT = kept(insert(events))
@@ -41,6 +42,40 @@ def append(tx: Tx, sealed: Sequence[Event]) -> None:
 def after(tx: Tx, seq: int, count: int = 500) -> list[Event]:
     """Every event after `seq`, whoever caused it, oldest first: what the bus delivers."""
     return [record(Event, row) for row in tx.all(_AFTER, seq=seq, count=count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events a tail is to hold; None means all. `tool` is a whole name or its end after a dot."""
+
+    tool: str | None = None
+    actor: str | None = None
+    task: str | None = None
+    ok: bool | None = None
+    before: int | None = None
+
+
+def tail(tx: Tx, wanted: Wanted, count: int) -> list[Event]:
+    """The caller's own events, newest first; those of everybody for whoever sees everybody."""
+    conditions = [] if tx.caller.everyone else [events.c.user_id == tx.caller.user_id]
+    if tx.caller.task_id is not None:
+        conditions.append(events.c.task_id == tx.caller.task_id)
+    elif tx.caller.project_id is not None:
+        of_project = select(tasks.c.id).where(tasks.c.project_id == tx.caller.project_id)
+        conditions.append(events.c.task_id.in_(of_project))
+    if wanted.tool is not None:
+        ending = events.c.tool.endswith(f".{wanted.tool}", autoescape=True)
+        conditions.append(or_(events.c.tool == wanted.tool, ending))
+    if wanted.actor is not None:
+        conditions.append(events.c.actor == wanted.actor)
+    if wanted.task is not None:
+        conditions.append(events.c.task_id == wanted.task)
+    if wanted.ok is not None:
+        conditions.append(events.c.ok == wanted.ok)
+    if wanted.before is not None:
+        conditions.append(events.c.seq < wanted.before)
+    newest = select(events).where(*conditions).order_by(events.c.seq.desc()).limit(count)
+    return [record(Event, row) for row in tx.all(newest)]
 
 
 def mine(tx: Tx, seq: int, count: int) -> list[Event]:

@@ -73,7 +73,7 @@ def at(tx: Tx, place: str) -> list[tuple[Worktree, str | None]]:
         .where(worktrees.c.place == place)
         .order_by(worktrees.c.created_at, worktrees.c.id)
     )
-    return [(record(Worktree, row[:-1]), row[-1]) for row in tx.all(statement)]
+    return [(Worktree(*list(row)[:-1]), row[-1]) for row in tx.all(statement)]
 
 
 def change(tx: Tx, worktree: Worktree, values: Mapping[str, Any]) -> None:
@@ -108,9 +108,7 @@ def open_merges(tx: Tx, place: str) -> list[Merge]:
 
 @cache
 def _merges_of(shape: Shape) -> Select[Any]:
-    return (
-        select(merges).where(merges.c.task_id.in_(seen(shape))).order_by(merges.c.created_at, merges.c.id)
-    )
+    return select(merges).where(merges.c.task_id.in_(seen(shape))).order_by(merges.c.created_at, merges.c.id)
 
 
 def merges_of(tx: Tx, task_id: str) -> list[Merge]:

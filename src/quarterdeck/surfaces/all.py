@@ -2,6 +2,8 @@
 
 from quarterdeck.surfaces import (
     board,
+    board_audit,
+    board_context,
     board_plans,
     board_projects,
     board_settings,
@@ -18,10 +20,12 @@ from quarterdeck.surfaces.table import Surface, union
 # The tools of the board, a module each; their order here is their order in tools/list.
 _BOARD = (
     *board_plans.TOOLS,
+    *board_context.TOOLS,
     *board_tasks.TOOLS,
     *board_wait.TOOLS,
     *board_projects.TOOLS,
     *board_settings.TOOLS,
+    *board_audit.TOOLS,
 )
 
 _PLANS = (*plans.TOOLS, *work_sessions.TOOLS, *templates.TOOLS, *content.TOOLS)

@@ -1,0 +1,72 @@
+"""A project's own command, run on a tree of files: its exit code decides, its output is told."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+TIMEOUT_SECONDS: Final = 900.0
+TAIL: Final = 4_000
+
+_CHUNK: Final = 1 << 16
+_GRACE_SECONDS: Final = 2.0
+_PASSED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "SHELL")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a command ended; `code` is None when it took too long. `output` is its last part."""
+
+    code: int | None
+    output: str
+
+    @property
+    def passed(self) -> bool:
+        return self.code == 0
+
+
+async def run(command: str, folder: Path, *, seconds: float = TIMEOUT_SECONDS) -> Verdict:
+    """Run a shell command in a folder, in a session and an environment of its own; nothing of it is left."""
+    kept = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    process = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", command),
+        cwd=folder,
+        env={**kept, "CI": "true", "GIT_TERMINAL_PROMPT": "0"},
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        start_new_session=True,
+    )
+    said = bytearray()
+    reading = asyncio.ensure_future(_read(process, said))
+    try:
+        async with asyncio.timeout(seconds):
+            code: int | None = await process.wait()
+    except TimeoutError:
+        code = None
+    finally:
+        await _end(process, reading)
+    return Verdict(code, said.decode("utf-8", "replace").replace("\0", ""))
+
+
+async def _read(process: Process, into: bytearray) -> None:
+    assert process.stdout is not None
+    while chunk := await process.stdout.read(_CHUNK):
+        into += chunk
+        del into[:-TAIL]
+
+
+async def _end(process: Process, reading: "asyncio.Future[None]") -> None:
+    """End the command and all that it started in its session, kindly at first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE_SECONDS):
+                await asyncio.gather(process.wait(), asyncio.shield(reading))
+                return
+    reading.cancel()

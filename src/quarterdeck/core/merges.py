@@ -1,0 +1,458 @@
+"""Merging a task's work into its target branches, and rebasing it onto them.
+
+All repositories of the task are computed and tried first, then they land one after another; a refusal in any
+changes nothing. Merges of one repository stand in a queue. Rows tell of a merge before git is touched, so
+that a start after a crash brings it to its end or undoes it (`recover`).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from quarterdeck.core import gates, landings, queue, reviews, settings, tasks, worktrees
+from quarterdeck.core.context import Core
+from quarterdeck.core.landings import Plan
+from quarterdeck.domain.callers import SYSTEM, Caller
+from quarterdeck.domain.errors import Conflict, QuarterdeckError
+from quarterdeck.domain.ids import new_id
+from quarterdeck.domain.records import Merge, Project, Review, Task, Worktree
+from quarterdeck.git import landing, merging
+from quarterdeck.git import worktrees as checkouts
+from quarterdeck.git.conflicts import ConflictFile
+from quarterdeck.git.landing import Move, Moved
+from quarterdeck.git.merging import Conflicting, Made, MergeStrategy
+from quarterdeck.git.spawn import GitError
+from quarterdeck.git.worktrees import PREFIX, Refused, to_the_end
+from quarterdeck.store import jobs as job_rows
+from quarterdeck.store import worktrees as rows
+from quarterdeck.store.tx import Tx
+
+_TRIES: Final = 3
+_STOP_SECONDS: Final = 60.0
+_STEP_SECONDS: Final = 0.1
+_SUBJECT: Final = 200
+
+logger = structlog.get_logger()
+
+# Called when a task is about to be merged or rebased: end what else works in its worktrees.
+STOPPING: list[Callable[[Core, Caller, Task], Awaitable[None]]] = []
+
+# The folders of gates that run now.
+GATES: set[str] = set()
+
+_queues: dict[str, asyncio.Lock] = {}
+_busy: set[str | None] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """One repository in which a branch has moved."""
+
+    worktree: Worktree
+    branch: str
+    old: str | None
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A merge or rebase that came to its end."""
+
+    task: Task
+    landed: tuple[Landed, ...]
+    strategy: MergeStrategy
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a merge is about, read in one go."""
+
+    task: Task
+    project: Project | None
+    found: list[Worktree]
+    approved: Review | None
+
+
+async def merge(
+    core: Core,
+    caller: Caller,
+    task_id: str,
+    *,
+    strategy: MergeStrategy = "squash",
+    message: str | None = None,
+) -> Outcome:
+    """Bring a task's work to its target branches; its worktrees go and the task is completed.
+
+    Whoever asked may go away: it goes on.
+    """
+    return await _aside(core, _merge(core, caller, task_id, strategy, message))
+
+
+async def rebase(core: Core, caller: Caller, task_id: str) -> Outcome:
+    """Put a task's commits on the tips of its target branches; its worktrees follow."""
+    return await _aside(core, _rebase(core, caller, task_id))
+
+
+async def _aside(core: Core, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Work that belongs to the core and not to the call; a refusal is the caller's alone to hear."""
+
+    async def kept() -> Outcome | QuarterdeckError:
+        try:
+            return await work
+        except QuarterdeckError as error:
+            return error
+
+    result = await asyncio.shield(core.spawn(kept()))
+    if isinstance(result, QuarterdeckError):
+        raise result
+    return result
+
+
+async def _merge(
+    core: Core, caller: Caller, task_id: str, strategy: MergeStrategy, message: str | None
+) -> Outcome:
+    async with _at_rest(core, caller, task_id, "MERGE_FAILED", ("review", "completed")) as work:
+        if await settings.get(core, "general.require_review_approval"):
+            await _require_approval(work)
+        notes = await _settled(core, work)
+        plans = await _landed(core, caller, work, strategy, message or _message(work.task, strategy))
+        commits = {str(plan.move.repo): plan.move.new for plan in plans}
+        task, more = await _complete(core, caller, task_id, work.found, commits, strategy)
+    if await settings.get(core, "general.push_after_merge"):
+        for plan in plans:
+            problem = await checkouts.push(plan.move.repo, plan.move.branch)
+            more += [problem] if problem else []
+    return Outcome(task, _moved(plans), strategy, (*notes, *more))
+
+
+async def _rebase(core: Core, caller: Caller, task_id: str) -> Outcome:
+    async with _at_rest(core, caller, task_id, "REBASE_FAILED", ("review",)) as work:
+        notes = await _settled(core, work)
+        plans = [
+            Plan(each, made, Move(Path(each.repo_path), each.branch, made.head, made.commit, "rebased"))
+            for each, made in await _computed(core, work, "rebase", "", "REBASE")
+            if made.commit != made.head
+        ]
+        await _tried(plans)
+        await landings.carry_out(core, caller, work.task, plans, "rebase")
+        task = await core.db.tx(caller, _rebased, core.place, task_id, plans)
+    return Outcome(task, _moved(plans), "rebase", tuple(notes))
+
+
+def _moved(plans: Sequence[Plan]) -> tuple[Landed, ...]:
+    return tuple(Landed(plan.worktree, plan.move.branch, plan.move.old, plan.move.new) for plan in plans)
+
+
+@contextlib.asynccontextmanager
+async def _at_rest(
+    core: Core, caller: Caller, task_id: str, code: str, states: tuple[str, ...]
+) -> AsyncIterator[_Work]:
+    """A task to be merged with nobody at work on it, and its repositories to ourselves."""
+    work = await core.db.tx(caller, _work, task_id, states)
+    if not work.found:
+        end_it = "there is nothing to merge; tasks_move can end the task"
+        raise _failed(code, f"task {task_id} has no worktree", end_it)
+    worktrees.here(core, work.found)
+    async with _queued(core, work):
+        await _recovered(core, work)
+        await _stopped(core, caller, work.task)
+        # Whoever was before us in the queue may have changed all of it.
+        work = await core.db.tx(caller, _work, task_id, states)
+        try:
+            yield work
+        except Refused as refused:
+            hint = "commit, stash or move these files, then try again" if refused.files else None
+            raise _failed(code, refused.message, hint, refused.files) from refused
+        except (GitError, OSError) as error:
+            raise _failed(code, f"git could not do it: {error}", None) from error
+
+
+def is_busy(task_id: str | None) -> bool:
+    """Whether a task is being merged or rebased by this process."""
+    return task_id in _busy
+
+
+@contextlib.asynccontextmanager
+async def _queued(core: Core, work: _Work) -> AsyncIterator[None]:
+    """The place at the head of the queues of a task's repositories, always taken in the same order.
+
+    Without queues two merges of a repository may be computed at once; the one that lands later begins anew.
+    """
+    if work.task.id in _busy:
+        raise Conflict(f"task {work.task.id} is being merged", code="ACTION_NOT_ALLOWED")
+    _busy.add(work.task.id)
+    try:
+        async with contextlib.AsyncExitStack() as held:
+            if await settings.get(core, "general.serialize_merges"):
+                for path in sorted({each.repo_path for each in work.found}):
+                    await held.enter_async_context(_queues.setdefault(path, asyncio.Lock()))
+            yield
+    finally:
+        _busy.discard(work.task.id)
+
+
+def _work(tx: Tx, task_id: str, states: tuple[str, ...]) -> _Work:
+    task = tasks.held(tx, task_id)
+    if task.status not in states:
+        reviews.in_review(tx, task_id)
+    home = rows.home_of(tx, task_id)
+    return _Work(task, home[0] if home else None, rows.of_task(tx, task_id), reviews.approval(tx, task_id))
+
+
+async def _stopped(core: Core, caller: Caller, task: Task) -> None:
+    """End the task's AUTO jobs and whatever else works in its worktrees, and wait until it is gone."""
+
+    def body(tx: Tx) -> list[str]:
+        tasks.held(tx, task.id)
+        live = job_rows.live_of_task(tx, task.id, ["auto"])
+        return [job.id for job in live if queue.cancel(tx, job, "stopped for review") is not None]
+
+    stopped = await core.db.tx(caller, body)
+    for stop in STOPPING:
+        await stop(core, caller, task)
+    for _ in range(int(_STOP_SECONDS / _STEP_SECONDS)):
+        if not await asyncio.to_thread(_attempts, core, stopped):
+            return
+        await asyncio.sleep(_STEP_SECONDS)
+    raise Conflict(f"the agent of task {task.id} does not end", hint="try again in a moment")
+
+
+def _attempts(core: Core, jobs: Sequence[str]) -> bool:
+    """Whether some attempt at these jobs still has its folder."""
+    return any(next((core.data_dir / "attempts").glob(f"{job}-*"), None) for job in jobs)
+
+
+async def _require_approval(work: _Work) -> None:
+    wanted = {"task_id": work.task.id, "action": "approve"}
+    if work.approved is None:
+        problem, hint = "is not approved", "approve it first"
+    elif work.approved.data.get("trees") != await reviews.trees_of(work.found):
+        problem, hint = "has changed since it was approved", "look at it again"
+    else:
+        return
+    raise Conflict(
+        f"task {work.task.id} {problem}",
+        hint=hint,
+        code="ACTION_NOT_ALLOWED",
+        next_tool="review",
+        next_arguments=wanted,
+    )
+
+
+async def _settled(core: Core, work: _Work) -> list[str]:
+    """Commit what the worktrees hold; refuse what cannot be committed on the task's branch."""
+    message = f"Work in progress on {work.task.title[:_SUBJECT]}"
+    summary = await worktrees.settle(core, work.found, message)
+    for note in summary.notes:
+        if "not on its branch" in note:
+            raise Refused(note)
+    return list(summary.notes)
+
+
+async def _landed(
+    core: Core, caller: Caller, work: _Work, strategy: MergeStrategy, message: str
+) -> list[Plan]:
+    """Compute, check and land; again when a target moved on meanwhile."""
+    for attempt in range(1, _TRIES + 1):
+        plans = [
+            Plan(each, made, Move(Path(each.repo_path), each.target, made.onto.old, made.commit))
+            for each, made in await _computed(core, work, strategy, message, "MERGE")
+            if not made.empty
+        ]
+        if not plans:
+            raise _failed(
+                "MERGE_FAILED",
+                f"task {work.task.id} has no changes that its target lacks",
+                "reject it, or end it with tasks_move",
+            )
+        await _gated(core, work, plans)
+        try:
+            await _tried(plans)
+            await landings.carry_out(core, caller, work.task, plans, strategy)
+        except Moved:
+            if attempt == _TRIES:
+                raise
+        else:
+            return plans
+    raise AssertionError
+
+
+async def _computed(
+    core: Core, work: _Work, strategy: MergeStrategy, message: str, noun: str
+) -> list[tuple[Worktree, Made]]:
+    """The commits for all repositories; nothing that anybody looks at is changed."""
+    follow = bool(await settings.get(core, "general.auto_sync_base_branch"))
+    found = []
+    for each in work.found:
+        repo = Path(each.repo_path)
+        head = await checkouts.tip(repo, each.branch)
+        onto = await merging.onto_of(repo, each.target, head, each.base_commit, follow=follow)
+        try:
+            found.append((each, await merging.merged(repo, onto, head, strategy, message)))
+        except Conflicting as conflict:
+            raise _conflict(work.task, each, conflict, noun) from conflict
+    return found
+
+
+async def _gated(core: Core, work: _Work, plans: Sequence[Plan]) -> None:
+    """Run the project's gate on what each target would become, in a folder of its own."""
+    command = work.project.gate_command if work.project else None
+    if not command:
+        return
+    for plan in plans:
+        repo, path = plan.move.repo, core.data_dir / "gates" / new_id()
+        GATES.add(path.name)
+        try:
+            await checkouts.add_detached(repo, path, plan.move.new)
+            verdict = await _judged(core, command, path)
+        finally:
+            await checkouts.remove(repo, path, None)
+            GATES.discard(path.name)
+        if not verdict.passed:
+            how = "took too long" if verdict.code is None else f"ended with exit code {verdict.code}"
+            raise _failed(
+                "MERGE_FAILED",
+                f"the gate of the project {how} on {plan.worktree.target} of {repo.name}",
+                "see gate_output; nothing was merged",
+                gate_output=verdict.output,
+            )
+
+
+async def _judged(core: Core, command: str, path: Path) -> gates.Verdict:
+    """The gate's verdict; a core that stops waits for none."""
+    with core.bus.listen("merge:stop") as listener:
+        running = asyncio.ensure_future(gates.run(command, path))
+        leaving = asyncio.ensure_future(listener.wait())
+        try:
+            await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                raise Refused("the core is stopping")
+            return running.result()
+        finally:
+            for each in (running, leaving):
+                each.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await each
+
+
+async def _tried(plans: Sequence[Plan]) -> None:
+    """Refuse now what would be refused later, so that nothing has landed then."""
+    for plan in plans:
+        await landing.check(plan.move)
+
+
+async def recover(core: Core, group: Sequence[Merge], *, ours: str | None = None) -> bool:
+    """Bring a merge that a crash cut short to its end, or undo it; whether it landed.
+
+    One that is under way is left alone, unless it is `ours` to begin anew.
+    """
+    task_id = group[0].task_id
+    if task_id in _busy and task_id != ours:
+        return False
+    if not await to_the_end(landings.recover, core, group):
+        return False
+    if task_id is None or group[0].target.startswith(PREFIX):
+        await core.db.tx(SYSTEM, landings.stepped, group, "done")
+        return True
+    found = await core.db.read(SYSTEM, rows.of_task, task_id)
+    commits = {row.repo_path: row.new_commit for row in group}
+    await to_the_end(_complete, core, SYSTEM, task_id, found, commits, group[0].strategy)
+    return True
+
+
+async def _recovered(core: Core, work: _Work) -> None:
+    """First of all what a crash left in the same repositories."""
+    paths = {each.repo_path for each in work.found}
+    for group in await landings.unfinished(core):
+        if any(row.repo_path in paths for row in group):
+            await recover(core, group, ours=work.task.id)
+
+
+async def _complete(
+    core: Core,
+    caller: Caller,
+    task_id: str,
+    found: Sequence[Worktree],
+    commits: dict[str, str],
+    strategy: str,
+) -> tuple[Task, list[str]]:
+    """Worktrees and branches go, then the task is completed."""
+    notes = []
+    for each in found:
+        try:
+            await worktrees.drop(core, caller, each)
+        except QuarterdeckError as error:  # the ledger tries again
+            notes.append(error.message)
+    return await core.db.tx(caller, _completed, core.place, task_id, commits, strategy), notes
+
+
+def _completed(tx: Tx, place: str, task_id: str, commits: dict[str, str], strategy: str) -> Task:
+    task = tasks.held(tx, task_id)
+    landings.stepped(tx, [row for row in rows.open_merges(tx, place) if row.task_id == task_id], "done")
+    reviews.add(tx, task, "merged", "", commits=commits, strategy=strategy)
+    if task.status != "completed":
+        task = tasks.write(tx, task, {}, status="completed", actor="engine", reason="merged")
+    tx.emit(
+        "task.merged",
+        task.id,
+        task_id=task.id,
+        user_id=task.user_id,
+        commits=sorted(commits.values()),
+        strategy=strategy,
+    )
+    return task
+
+
+def _rebased(tx: Tx, place: str, task_id: str, plans: Sequence[Plan]) -> Task:
+    task = tasks.held(tx, task_id)
+    for plan in plans:
+        rows.change(tx, plan.worktree, {"base_commit": plan.made.onto.tip})
+    landings.stepped(tx, [row for row in rows.open_merges(tx, place) if row.task_id == task_id], "done")
+    reviews.add(tx, task, "rebased", "", commits={plan.worktree.id: plan.move.new for plan in plans})
+    return task
+
+
+def _message(task: Task, strategy: MergeStrategy) -> str:
+    """The words of the commit, by which its task is found again."""
+    title = " ".join(task.title.split())[:_SUBJECT]
+    subject = f"Merge: {title}" if strategy == "merge" else title
+    return f"{subject}\n\nQuarterdeck-Task: {task.id}"
+
+
+def _conflict(task: Task, worktree: Worktree, conflict: Conflicting, noun: str) -> Conflict:
+    names = [file.path for file in conflict.files]
+    where = Path(worktree.repo_path).name
+    action = "rebase" if noun == "MERGE" else "reject"
+    return Conflict(
+        f"{worktree.target} of {where} and the task changed the same lines: {', '.join(names[:10])}",
+        hint="nothing was changed; reject it so that its agent resolves the conflict on a newer base",
+        code=f"{noun}_CONFLICT",
+        conflict_files=names,
+        more_files=conflict.more,
+        conflicts=[_shown(file) for file in conflict.files],
+        commit=conflict.commit,
+        repo=where,
+        target=worktree.target,
+        next_tool="review",
+        next_arguments={"task_id": task.id, "action": action},
+    )
+
+
+def _shown(file: ConflictFile) -> dict[str, Any]:
+    hunks = [
+        {"line": hunk.line, "ours": list(hunk.ours), "theirs": list(hunk.theirs), "cut": hunk.cut}
+        for hunk in file.hunks
+    ]
+    return {"path": file.path, "why": file.why, "hunks": hunks, "cut": file.cut}
+
+
+def _failed(code: str, message: str, hint: str | None, files: Sequence[str] = (), **data: Any) -> Conflict:
+    if files:
+        data["files"] = list(files)
+    return Conflict(message, hint=hint, code=code, **data)

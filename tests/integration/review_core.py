@@ -1,0 +1,69 @@
+"""A core in this process with a project of real repositories, for the tests of review and merge."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from quarterdeck.config import GeneralSettings, SearchSettings, Settings
+from quarterdeck.core import board, life, projects, reviews, tasks, worktrees
+from quarterdeck.core.context import Core
+from quarterdeck.domain.callers import Caller
+from quarterdeck.domain.records import Task, Worktree
+from tests.git_repo import GitRepo
+
+ANN = Caller("ann", "maintainer")
+BOB = Caller("bob", "maintainer")
+
+
+@dataclass
+class Desk:
+    """A core, and the repositories of its one project."""
+
+    core: Core
+    repos: list[GitRepo]
+    project_id: str
+
+    async def task(self, title: str = "Do it", **fields: str) -> Task:
+        new = board.NewTask(title=title, project_id=self.project_id, task_type="AUTO", **fields)
+        return await board.create(self.core, ANN, new)
+
+    async def work(self, files: dict[str, str], title: str = "Do it", *, repo: int = 0) -> Task:
+        """A task in review whose worktree holds these files, not committed."""
+        task = await self.task(title)
+        for name, content in files.items():
+            path = Path((await worktrees.ensure(self.core, ANN, task.id))[repo].path, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        return await reviews.request(self.core, ANN, task.id, "Done.")
+
+    async def worktrees(self, task: Task) -> list[Worktree]:
+        return await worktrees.of(self.core, ANN, task.id)
+
+    async def status(self, task: Task) -> str:
+        return (await tasks.get(self.core, ANN, task.id)).task.status
+
+
+@contextlib.asynccontextmanager
+async def review_core(
+    folder: Path, *, repos: int = 1, gate: str | None = None, **general: bool | str
+) -> AsyncIterator[Desk]:
+    """A core without search; a repository that is there already is taken as it is."""
+    settings = Settings(
+        search=SearchSettings(provider="off"),
+        general=GeneralSettings(**{"worktree_base_ref_strategy": "local", **general}),  # type: ignore[arg-type]
+    )
+    sources = []
+    for number in range(repos):
+        repo = GitRepo(folder / f"repo{number}")
+        repo.commit({"a.txt": "a\n", "b.txt": "b\n", ".gitignore": "*.log\n"}, "Begin")
+        sources.append(repo)
+    data = folder / "data"
+    data.mkdir()
+    async with life.opened(settings, data, serving=False) as core:
+        project, _ = await projects.create(
+            core, ANN, name="p", repo_paths=[str(repo.path) for repo in sources], gate_command=gate
+        )
+        yield Desk(core, sources, project.id)
