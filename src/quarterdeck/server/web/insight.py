@@ -24,7 +24,11 @@ async def insights(request: Request) -> Answer:
         "cost": plots.by_day(found.days, found.cost, "Cost by day and agent", money),
         "tokens": plots.by_day(found.days, found.tokens, "Tokens by day and agent", number),
         "throughput": plots.by_day(
-            found.days, found.throughput, "Tasks created, completed and failed by day", number
+            found.days,
+            found.throughput,
+            "Tasks created, completed and failed by day",
+            number,
+            stacked=False,
         ),
         "stays": plots.by_name(
             [(one.status.replace("_", " "), one.mean_us) for one in stays],

@@ -17,29 +17,39 @@ _SHADES: Final = 8
 Worded = Callable[[float], str]
 
 
-def by_day(days: Sequence[int], series: Mapping[str, Sequence[float]], label: str, worded: Worded) -> Markup:
-    """Bars for days, each stacked from the series; a legend names them and each part tells its value."""
-    highest = max((sum(values) for values in zip(*series.values(), strict=True)), default=0.0)
+def by_day(
+    days: Sequence[int],
+    series: Mapping[str, Sequence[float]],
+    label: str,
+    worded: Worded,
+    *,
+    stacked: bool = True,
+) -> Markup:
+    """Bars for days, stacked or side by side; a legend names the series and each bar tells its value."""
+    together = sum if stacked else max
+    highest = max((together(values) for values in zip(*series.values(), strict=True)), default=0.0)
     top = _round_up(highest)
     width, height = _WIDTH - _LEFT - 8, _HEIGHT - _TOP - _BOTTOM
     step = width / max(len(days), 1)
     parts = [*_grid(top, width, height, worded)]
     for index, day in enumerate(days):
         base = float(_TOP + height)
+        wide = step * 0.8 if stacked else step * 0.8 / max(len(series), 1)
         for number, (name, values) in enumerate(series.items()):
             tall = values[index] / top * height if top else 0.0
             if tall <= 0:
                 continue
-            base -= tall
+            left = _LEFT + index * step + step * 0.1 + (0 if stacked else number * wide)
+            base = base - tall if stacked else _TOP + height - tall
             parts.append(
                 Markup(
                     '<rect class="s{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}">'
                     "<title>{}: {} {}</title></rect>"
                 ).format(
                     number % _SHADES,
-                    _LEFT + index * step + step * 0.1,
+                    left,
                     base,
-                    max(step * 0.8, 1.0),
+                    max(wide, 1.0),
                     tall,
                     _date(day),
                     name,

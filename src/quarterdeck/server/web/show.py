@@ -165,5 +165,5 @@ def number(value: float | None) -> str:
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
         if abs(value) >= size:
             divisor = 1000 if unit == "k" else size
-            return f"{value / divisor:.1f}{unit}"
+            return f"{value / divisor:.1f}".removesuffix(".0") + unit
     return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"

@@ -40,7 +40,8 @@ if (list) {
   list.scrollTop = list.scrollHeight;
   document.addEventListener('quarterdeck:change', ({ detail }) => {
     if (detail.id !== job) return;
-    if (detail.kind !== 'job.progress') { location.reload(); return; }
+    // On a task's page the page itself follows the job's end.
+    if (detail.kind !== 'job.progress') { if (!document.getElementById('task')) location.reload(); return; }
     const last = Number(list.lastElementChild?.dataset.seq ?? 0);
     if (detail.seq <= last) return;
     const follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
@@ -49,5 +50,5 @@ if (list) {
     while (list.children.length > MOST) list.firstElementChild.remove();
     if (follows) list.scrollTop = list.scrollHeight;
   });
-  document.addEventListener('quarterdeck:reset', () => location.reload());
+  document.addEventListener('quarterdeck:reset', () => { if (!document.getElementById('task')) location.reload(); });
 }
