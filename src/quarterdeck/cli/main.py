@@ -73,13 +73,15 @@ def up(
     directory = paths.data_dir(data_dir)
     settings = config.load(config_file or directory / "quarterdeck.toml", database_url=database)
     configure(settings.log.level, settings.log.format)
-    serve(settings, directory, host, port, lambda url: _announce(url, directory))
+    serve(settings, directory, host, port, lambda url, entry: _announce(url, entry, directory))
 
 
-def _announce(url: str, directory: Path) -> None:
-    """Say where it is, with a line for Claude Code that works as it stands."""
+def _announce(url: str, entry: str, directory: Path) -> None:
+    """Say where it is, with a link that signs in once, and a line for Claude Code."""
     console = Console(stderr=True)
     console.print(f"[bold]Quarterdeck {__version__}[/] is up at [bold]{url}[/]", highlight=False)
+    link = f"{url}/signin?code={entry}"
+    console.print(f"  board    {link}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"  data     {directory}", highlight=False, soft_wrap=True, markup=False)
     line = claude_line(url, paths.token_file(directory))
     console.print(f"  connect  {line}", highlight=False, soft_wrap=True, markup=False)

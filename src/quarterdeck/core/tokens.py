@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import tasks
@@ -16,6 +17,7 @@ from quarterdeck.store.tasks import project_exists
 from quarterdeck.store.tx import Tx
 
 LOCAL_USER = "local"
+ADMIN = Caller(None, "maintainer", everyone=True, unmetered=True)
 _FRESH_SECONDS = 5.0
 _LATELY_SECONDS = 300.0
 _TOUCH_SECONDS = 60.0
@@ -190,13 +192,20 @@ class Gatekeeper:
         While the database is away a token seen lately still passes; an unknown one raises Unavailable.
         """
         if self._admin is not None and hmac.compare_digest(plaintext.encode(), self._admin):
-            return Caller(None, "maintainer", everyone=True, unmetered=True)
+            return ADMIN
         key = digest(plaintext)
+        return await self._known(key, rows.by_hash, key)
+
+    async def holder(self, token_id: str) -> Caller | None:
+        """The caller behind a token's id: for a session that the token's secret opened before."""
+        return await self._known(f"id {token_id}", rows.live, token_id)
+
+    async def _known(self, key: str, find: Callable[[Tx, str], Token | None], named: str) -> Caller | None:
         seen, now = self._seen.get(key), time.monotonic()
         if seen is None or now - seen.checked > _FRESH_SECONDS:
             revocations = self._revocations
             try:
-                token = await self._core.db.read(SYSTEM, rows.by_hash, key)
+                token = await self._core.db.read(SYSTEM, find, named)
             except Unavailable:
                 if seen is None or now - seen.checked > _LATELY_SECONDS:
                     raise

@@ -36,6 +36,7 @@ from quarterdeck.server.sessions import Sessions
 from quarterdeck.server.streams import PATH as EVENTS
 from quarterdeck.server.streams import EventStreams
 from quarterdeck.server.subscriptions import Subscriptions
+from quarterdeck.server.web.site import Site
 from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Desk
 
@@ -54,6 +55,7 @@ class Application:
         self._hosts = HostCheck(host, settings.server.allowed_hosts, settings.server.allowed_origins)
         self._metrics = Metrics()
         self.ready = asyncio.Event()
+        self.entry = ""  # the code of the link that signs the local user in once
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, be ready, and when `stop` is set finish what was acknowledged."""
@@ -91,18 +93,22 @@ class Application:
             desk = Desk(core, surface, limit, self._metrics.observe)
             self._endpoints[name] = Endpoint(desk, body, hub)
             await self._endpoints[name].run(lifetime)
-        await self._local_token(core, gatekeeper)
+        self._site = Site(core, gatekeeper, body)
+        self.entry = self._site.doorman.new_link(await self._local_token(core, gatekeeper))
         sweeper = asyncio.create_task(self._sweep(), name="sweep")
         lifetime.callback(sweeper.cancel)
         tending = asyncio.create_task(doctor.tend(core), name="ledger")
         lifetime.push_async_callback(_ended, tending)
 
-    async def _local_token(self, core: Core, gatekeeper: tokens.Gatekeeper) -> None:
-        """Keep a working maintainer token for the local user in the data directory."""
+    async def _local_token(self, core: Core, gatekeeper: tokens.Gatekeeper) -> str:
+        """Keep a working maintainer token for the local user in the data directory; its id."""
         kept = read_token(self._data_dir)
-        if kept is None or await gatekeeper.caller(kept) is None:
-            minted = await tokens.mint_local(core)
-            write_private(token_file(self._data_dir), minted.plaintext + "\n")
+        caller = None if kept is None else await gatekeeper.caller(kept)
+        if caller is not None:
+            return str(caller.token_id)
+        minted = await tokens.mint_local(core)
+        write_private(token_file(self._data_dir), minted.plaintext + "\n")
+        return minted.token.id
 
     async def _sweep(self) -> None:
         """Now and then, end what nobody uses any more."""
@@ -146,7 +152,7 @@ class Application:
             if caller is not None:
                 await doctor.serve(self._core, caller, scope, send)
         else:
-            await answer(send, 404, {"detail": "nothing here; MCP is at /mcp"})
+            await self._site.serve(scope, receive, send)
 
     async def _mcp(self, surface: str, scope: Scope, receive: Receive, send: Send) -> None:
         caller = await self._gate.admit(scope, send)
