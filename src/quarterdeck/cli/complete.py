@@ -31,7 +31,7 @@ def project_ids(incomplete: str) -> Completion:
 
 def job_ids(incomplete: str) -> Completion:
     try:
-        found = Desk(None).get("/jobs", limit=50)["jobs"]
+        found = Desk(None).get("/api/jobs", limit=50)["jobs"]
     except QuarterdeckError:
         return
     for job in found:

@@ -84,7 +84,7 @@ class Stage:
     def link(self) -> str:
         """An address that signs in once to the web board."""
         me = Connection(self.core.url, self.local_token())
-        status, answer = me.request("POST", "/signin/link")
+        status, answer = me.request("POST", "/api/signin")
         me.close()
         check(status == 200, "the core makes a link to its board")
         return str(answer["url"])

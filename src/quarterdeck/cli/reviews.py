@@ -25,7 +25,7 @@ def diff(
     json_: AsJson = False,
 ) -> None:
     """Show what a task's branch changes."""
-    found = Desk(data_dir).get(f"/tasks/{task_id}/diff")
+    found = Desk(data_dir).get(f"/api/tasks/{task_id}/diff")
     if json_:
         as_json(found)
         return
