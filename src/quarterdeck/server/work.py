@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
@@ -36,9 +37,7 @@ class WorkRoutes:
         self._core = core
 
     async def serve(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
-        query = {
-            name: values[-1] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()
-        }
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         match (scope["method"], *scope["path"].removeprefix("/api").strip("/").split("/")):
             case ("GET", "jobs"):
                 work = self._listed(caller, query)
