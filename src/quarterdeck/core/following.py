@@ -85,7 +85,7 @@ class Follower:
         return None
 
     async def _stands(self) -> bool:
-        """Whether the token is good: one hears of a revocation, but it may also expire, or go with its task."""
+        """Whether the token is good. Of a revocation one hears; it may also expire, or go with its task."""
         now = time.monotonic()
         if now - self._checked > _PAUSE_SECONDS or tokens.expired(self._caller):
             self._checked = now
