@@ -91,7 +91,7 @@ class Application:
         core.caches.append(gatekeeper.clear)
         core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
         self._core, self._gate = core, Gate(gatekeeper)
-        hub = Subscriptions(core, UNION.resources)
+        self._hub = hub = Subscriptions(core, UNION.resources)
         self._sessions = Sessions(core, body, self._metrics.adopted, hub)
         chat, work = ChatRoutes(core, body), WorkRoutes(core)
         self._routes: dict[str, Route] = {
@@ -205,8 +205,11 @@ class Application:
     async def _numbers(self, scope: Scope, send: Send) -> None:
         if not is_loopback(scope) and await self._gate.admit(scope, send) is None:
             return
-        core = self._core
-        body = self._metrics.render(semantic=core.memory.state == "semantic", waiting=core.waiting)
+        body = self._metrics.render(
+            semantic=self._core.memory.state == "semantic",
+            waiting=self._core.waiting,
+            streams=self._hub.streams + self._sessions.streams,
+        )
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", CONTENT_TYPE)]}
         )
