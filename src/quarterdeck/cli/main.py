@@ -22,6 +22,7 @@ from quarterdeck.cli import (
     tasks,
     tokens,
 )
+from quarterdeck.cli.agents import agents
 from quarterdeck.cli.client import claude_line
 from quarterdeck.domain.errors import QuarterdeckError
 
@@ -42,7 +43,7 @@ for name, commands in {
     "audit": audit.app,
 }.items():
     app.add_typer(commands, name=name)
-for command in (jobs.logs, jobs.wait, connect.connect, doctor.doctor):
+for command in (agents, jobs.logs, jobs.wait, connect.connect, doctor.doctor):
     app.command()(command)
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
