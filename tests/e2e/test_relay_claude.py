@@ -32,10 +32,9 @@ env = {{ ANTHROPIC_BASE_URL = {json.dumps(model.url)}, ANTHROPIC_API_KEY = "dumm
     with RelayCore(tmp_path / "core", agent, QUARTERDECK_DEFAULTS__RELAY_AGENT="claude-code") as core:
         before = core.repo.state()
         client = core.modern(path="/mcp/relay")
-        look = f"cat src/a.txt; cat {outside}; ls {tmp_path}"
         steps = script(
             {"tool": "Read", "input": {"file_path": "src/a.txt"}},
-            {"tool": "Bash", "input": {"command": look}},
+            {"tool": "Read", "input": {"file_path": str(outside)}},
             {"tool": "Bash", "input": {"command": "echo changed > src/a.txt"}},
             {"text": answer(), "usage": {"input": 1000, "output": 100}},
         )
@@ -45,6 +44,7 @@ env = {{ ANTHROPIC_BASE_URL = {json.dumps(model.url)}, ANTHROPIC_API_KEY = "dumm
         assert read(client, job["id"], "patch.diff") == PATCH
         assert (job["agent"], job["attempt"]) == ("claude-code", 1)
         assert job["result"]["sandbox"] == "bubblewrap"
+        assert job["result"]["denials"] == ["Bash"]
         assert job["outputTokens"] >= 100 and job["costUsd"] > 0
         asked = [each for each in model.requests if each.step is not None]
         assert {each.body["model"] for each in asked} == {"claude-sonnet-4-6"}

@@ -22,6 +22,9 @@ app = typer.Typer(
 app.add_typer(tokens.app, name="token")
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="A quarterdeck.toml elsewhere.", exists=True, dir_okay=False)
+]
 
 
 def run() -> None:
@@ -59,10 +62,7 @@ def up(
     database: Annotated[
         str | None, typer.Option(help="postgresql://… instead of the embedded default.")
     ] = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option("--config", help="A quarterdeck.toml elsewhere.", exists=True, dir_okay=False),
-    ] = None,
+    config_file: ConfigFile = None,
 ) -> None:
     """Run the core: MCP, REST and everything behind them in one process."""
     from quarterdeck.server.logs import configure
@@ -81,6 +81,23 @@ def _announce(url: str, directory: Path) -> None:
     console.print(f"  data     {directory}", highlight=False, soft_wrap=True, markup=False)
     line = claude_line(url, paths.token_file(directory))
     console.print(f"  connect  {line}", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command()
+def worker(
+    database: Annotated[str | None, typer.Option(help="The core's postgresql://… database.")] = None,
+    mcp_url: Annotated[str | None, typer.Option(help="The core's address, for the agents here.")] = None,
+    data_dir: DataDir = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Run relay jobs of a core elsewhere: one more host for agents."""
+    from quarterdeck.cli.worker import serve
+    from quarterdeck.server.logs import configure
+
+    directory = paths.data_dir(data_dir)
+    settings = config.load(config_file or directory / "quarterdeck.toml", database_url=database)
+    configure(settings.log.level, settings.log.format)
+    serve(settings, directory, mcp_url)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})

@@ -316,7 +316,7 @@ def _end(tx: Tx, job: Job, ending: Ending) -> Job:
     values = {
         "state": ending.state,
         "summary": clean(ending.summary, _SUMMARY),
-        "reason_code": ending.reason,
+        "reason_code": clean(ending.reason, 32),
         "result": dict(ending.result),
         "lease_until": None,
         "finished_at": tx.now,

@@ -144,6 +144,7 @@ class JobRun:
             ended = await self._supervise(folder, launch, assignment.cwd, reader, timeout_s)
         else:
             self._runs.append(folder)
+            self._hide(programs.environment(agent, self.core.settings, assignment.home))
             await asyncio.to_thread(self._replay, folder, reader)
         await self._progress.flush()
         return self._judged(folder, ended, reader)
@@ -207,10 +208,12 @@ class JobRun:
             hint = f" {error.hint}" if error.hint else ""
             raise Failed("EXECUTOR_ERROR", f"{error.message}{hint}") from error
         launch = replace(launch, folders=(*launch.folders, *found.folders))
-        self._secrets |= {
-            value for name, value in launch.env.items() if _SECRET.search(name) and len(value) >= 8
-        }
+        self._hide(launch.env)
         return launch if wrap is None else wrap(launch)
+
+    def _hide(self, env: Mapping[str, str]) -> None:
+        """Keep what looks like a secret in the agent's environment out of its log and its steps."""
+        self._secrets |= {value for name, value in env.items() if _SECRET.search(name) and len(value) >= 8}
 
     async def _supervise(
         self, folder: Path, launch: Launch, cwd: Path, reader: Reader, timeout_s: float | None
@@ -229,7 +232,7 @@ class JobRun:
             return await attempt.wait()
         finally:
             if mouth is not None:
-                mouth.shut()
+                mouth.close()
             # However we leave, nothing of the agent stays.
             if self._attempt is not None:
                 self._attempt.cancel()
@@ -422,11 +425,14 @@ class Mouth:
             self._write()
 
     def shut(self) -> None:
-        """End of input, once everything is said; at the second call, at once."""
-        if self._shutting:
-            self._waiting.clear()
+        """End of input, once everything is said."""
         self._shutting = True
         self._write()
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        self._waiting.clear()
+        self.shut()
 
     def _write(self) -> None:
         if self._file is None:

@@ -117,10 +117,10 @@ class Worker:
                 await self._fill()
                 pause = await self._pause()
             except QuarterdeckError as error:
-                logger.warning("worker.waits", error=error.message)
+                logger.warning("job.worker_waits", error=error.message)
                 pause = _RETRY_SECONDS
             except Exception as error:
-                logger.exception("worker.broke", error=str(error))
+                logger.exception("job.worker_broke", error=str(error))
                 pause = _RETRY_SECONDS
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -173,7 +173,7 @@ class Worker:
         self._runs.pop(task.get_name(), None)
         self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("worker.broke", error=str(error), job=task.get_name())
+            logger.error("job.worker_broke", error=str(error), job=task.get_name())
 
     # One attempt. Nothing cancels these: only the runner inside is cancelled.
 
@@ -260,7 +260,7 @@ class Worker:
             try:
                 own = await self._core.db.tx(SYSTEM, queue.beat, self.id, self._settings.lease_seconds)
             except QuarterdeckError as error:
-                logger.warning("worker.heartbeat_missed", error=error.message)
+                logger.warning("job.leases_not_renewed", error=error.message)
                 pause = min(self._settings.heartbeat_seconds, 1.0)
                 continue
             pause = self._settings.heartbeat_seconds
