@@ -23,7 +23,7 @@ from quarterdeck.run.adapters.base import (
 from quarterdeck.run.adapters.streams import JsonReader, link_login, own_home, short, texts, unfinished, whole
 
 # What the agent's row sets in `env` wins over these.
-_QUIET: Final = {
+QUIET: Final = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
     # By default it tries a refused key or an overloaded model again for more than 90 seconds.
@@ -57,7 +57,7 @@ class Claude:
         # Its notes and sockets belong to the home too, and not to a folder that all of them share.
         temporary = assignment.home / "tmp"
         temporary.mkdir(mode=0o700, exist_ok=True)
-        own = {**_QUIET, "CLAUDE_CODE_TMPDIR": str(temporary)}
+        own = {**QUIET, "CLAUDE_CODE_TMPDIR": str(temporary)}
         if os.geteuid() == 0:
             # As root it refuses to run without asking, unless it is told that its surroundings are its own.
             own["IS_SANDBOX"] = "1"
