@@ -22,6 +22,7 @@ from quarterdeck.domain.records import (
     Brief,
     Checkpoint,
     Decision,
+    Delivery,
     Job,
     JobArtifact,
     LogEntry,
@@ -35,7 +36,19 @@ from quarterdeck.domain.records import (
     Token,
     Transition,
 )
-from quarterdeck.store import artifacts, content, jobs, memory, plans, sessions, tasks, tokens
+from quarterdeck.store import (
+    artifacts,
+    content,
+    jobs,
+    log,
+    memory,
+    plans,
+    relay,
+    sessions,
+    subscriptions,
+    tasks,
+    tokens,
+)
 from quarterdeck.store.db import Database
 from quarterdeck.store.schema import metadata
 from quarterdeck.store.tx import Tx
@@ -97,10 +110,17 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "jobs.live_of_task": lambda tx: jobs.live_of_task(tx, "task", ["content"]),
     "artifacts.get": lambda tx: artifacts.get(tx, "job", "file"),
     "artifacts.names_of": lambda tx: artifacts.names_of(tx, "job"),
+    "relay.delivery_of": lambda tx: relay.delivery_of(tx, "job"),
     "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
+    "log.mine": lambda tx: log.mine(tx, 0, 10, task_id="task"),
+    "subscriptions.add": lambda tx: subscriptions.add(tx, "session", "mcp://tasks/another"),
+    "subscriptions.remove": lambda tx: subscriptions.remove(tx, "session", "mcp://tasks/task"),
+    "subscriptions.count": lambda tx: subscriptions.count(tx, "session"),
+    "subscriptions.of": lambda tx: subscriptions.of(tx, "session"),
+    "subscriptions.told": lambda tx: subscriptions.told(tx, "session", 9),
 }
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
-NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
+NOT_BOUND = {name for name in CASES if name.startswith(("tokens.", "subscriptions."))} | {
     "memory.patterns_by_id",
     "content.briefed_tasks",
     "content.usage_of",
@@ -114,6 +134,8 @@ OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.proj
     "memory.unembedded",
     "memory.put_vectors",
     *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs.", "artifacts."))),
+    "log.mine",
+    "relay.delivery_of",
 } - NOT_BOUND
 # Tested with the search that is its only use.
 ELSEWHERE = {"pgvector.lacking"}
@@ -132,6 +154,8 @@ def fill(tx: Tx) -> None:
     memory.add_pattern(tx, Pattern("pattern", "ann", "n", None, {}, {}, 0.0, 0, 1, 1))
     memory.put_vectors(tx, "m", [replace(VECTOR, kind="pattern", row_id="pattern")])
     tokens.add_session(tx, McpSession("session", "ann", "board", {}, 1, 1))
+    subscriptions.add(tx, "session", "mcp://tasks/task")
+    tx.emit("task.created", "task", task_id="task")
     phase = Phase("phase", "plan", 1, "n", None, "pending", None, 1)
     plan = Plan("plan", "ann", "project", "slug", "t", None, "draft", {}, None, None, 1, 1, None)
     plans.add(tx, plan, [phase])
@@ -168,6 +192,7 @@ def fill(tx: Tx) -> None:
     artifacts.put(tx, [JobArtifact("job", "file", "text/plain", b"x", "digest", 1, 1)])
     token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None, "job", 1)
     tokens.add(tx, token, "digest")
+    relay.add_delivery(tx, Delivery("delivery", "job", "u", {}, "pending", 0, 1, None, 1))
     content.add_items(tx, [BatchItem("job", 0, "brief", "t", "pending", None, [], None, 1)])
 
 

@@ -7,6 +7,7 @@ from quarterdeck.store import subscriptions as rows
 from quarterdeck.store.tx import Tx
 
 MOST = 1000
+LONGEST_URI = 500
 
 
 async def subscribe(core: Core, caller: Caller, session_id: str, uri: str) -> None:

@@ -1,8 +1,12 @@
 """What an older client's GET stream carries beside the SDK's own messages: the news it subscribed to."""
 
+import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable
+
+from starlette.types import Message, Send
 
 from quarterdeck.core import subscriptions
 from quarterdeck.core.context import Core
@@ -12,6 +16,42 @@ from quarterdeck.server.sse import frame
 from quarterdeck.server.subscriptions import KEEP_ALIVE_SECONDS, Subscriptions
 
 Write = Callable[[bytes], Awaitable[None]]
+_END_SECONDS = 5.0
+
+
+class Shared:
+    """One answer that two write to: the SDK its messages, and we ours in between."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._sending = asyncio.Lock()
+        self._unfinished = False
+        self.begun, self.over, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def send(self, message: Message) -> None:
+        """A message of the SDK's."""
+        async with self._sending:
+            starts = message["type"] == "http.response.start"
+            self._unfinished = starts or message.get("more_body", False)
+            await self._send(message)
+        if starts and message["status"] == 200:
+            self.begun.set()
+
+    async def write(self, frame: bytes) -> None:
+        """A frame of ours; none after the end."""
+        async with self._sending:
+            if self._unfinished:
+                await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+
+    async def end(self) -> None:
+        """Let the other side go; wait until it did, if it can."""
+        self.over.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.ended.wait(), _END_SECONDS)
+
+    async def finish(self) -> None:
+        if self._unfinished:
+            await self._send({"type": "http.response.body", "body": b""})
 
 
 class SessionStream:

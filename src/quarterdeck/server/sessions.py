@@ -17,7 +17,7 @@ from quarterdeck.events import Event
 from quarterdeck.server import sse
 from quarterdeck.server.http import answer, body_of, header, replayed
 from quarterdeck.server.mcp import Endpoint
-from quarterdeck.server.session_stream import SessionStream
+from quarterdeck.server.session_stream import SessionStream, Shared
 from quarterdeck.server.subscriptions import Subscriptions
 
 SESSION = b"mcp-session-id"
@@ -33,6 +33,7 @@ class _Local:
     initialize: dict[str, Any]
     inner: str | None = None
     streams: int = 0
+    stream: Shared | None = None
     used: float = field(default_factory=time.monotonic)
     told: float = float("-inf")
     adopting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -150,47 +151,42 @@ class Sessions:
 
     async def _listen(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
         """Serve a stream of what the server has to say, until its client or this process leaves."""
-        sending, over, unfinished = asyncio.Lock(), asyncio.Event(), False
-        left_off, telling = sse.left_off(request.scope), asyncio.Event()
-
-        async def send(message: Message) -> None:
-            nonlocal unfinished
-            async with sending:
-                unfinished = message["type"] == "http.response.start" or message.get("more_body", False)
-                await request.send(message)
-            if message["type"] == "http.response.start" and message["status"] == 200:
-                telling.set()
+        shared, left_off = Shared(request.send), sse.left_off(request.scope)
+        if left_off is not None and local.stream is not None:
+            # Who comes again has lost the stream before, whether or not that was noticed here.
+            await local.stream.end()
 
         async def tell() -> None:
             """What the client subscribed to, in between what the SDK has to say."""
-            await telling.wait()
-            stream = SessionStream(self._core, self._hub, request.scope["caller"], session_id, write)
+            await shared.begun.wait()
+            local.stream = shared
+            stream = SessionStream(self._core, self._hub, request.scope["caller"], session_id, shared.write)
             try:
                 await stream.run(left_off, primes=_primed(request.scope))
             except Unavailable:
                 pass  # the client comes again
             finally:
-                over.set()
-
-        async def write(frame: bytes) -> None:
-            await send({"type": "http.response.body", "body": frame, "more_body": True})
+                shared.over.set()
 
         # The numbers of events are ours: the SDK keeps none and would not answer to one.
         fields = [(key, value) for key, value in request.scope["headers"] if key != sse.LAST_EVENT_ID]
-        scope, receive = {**request.scope, "headers": fields}, _until(request.receive, self._closing, over)
-        teller = asyncio.create_task(tell(), name="notices")
+        receive = _until(request.receive, self._closing, shared.over)
+        inner = replace(
+            request, scope={**request.scope, "headers": fields}, receive=receive, send=shared.send
+        )
+        teller = self._core.spawn(tell())
         local.streams += 1
         try:
-            await self._go_on(
-                endpoint, session_id, local, replace(request, scope=scope, receive=receive, send=send)
-            )
+            await self._go_on(endpoint, session_id, local, inner)
         finally:
             teller.cancel()
             await asyncio.wait([teller])
             local.streams -= 1
             local.used = time.monotonic()
-        if unfinished:
-            await request.send({"type": "http.response.body", "body": b""})
+            if local.stream is shared:
+                local.stream = None
+            shared.ended.set()
+        await shared.finish()
 
     async def _go_on(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
         """Forward a request under the SDK's id; adopt the session first when this process has none of it."""

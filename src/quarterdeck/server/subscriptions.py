@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import structlog
 
+from quarterdeck.core import subscriptions
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import RateLimited, Unavailable
@@ -15,7 +16,6 @@ from quarterdeck.surfaces.resources import Notice, Resources
 
 KEEP_ALIVE_SECONDS = 15.0
 MOST_STREAMS = 100
-LONGEST_URI = 500
 _REMEMBERED = 2048
 _PAUSE_SECONDS = 1.0
 
@@ -60,7 +60,7 @@ class Subscriptions:
                     notice
                     for resources, notice in await self._notices(event)
                     if event.seq > since.get(notice.uri, event.seq)
-                    and await resources.visible(self._core, caller, notice.uri)
+                    and await self._visible(resources, caller, notice.uri)
                 ]
             except Unavailable:  # the event is not lost for that
                 await asyncio.sleep(_PAUSE_SECONDS)
@@ -68,6 +68,15 @@ class Subscriptions:
                 before = [(event.seq - 1, notice) for notice in found[:-1]]
                 return before + [(event.seq, notice) for notice in found[-1:]]
         return []
+
+    async def _visible(self, resources: Resources, caller: Caller, uri: str) -> bool:
+        try:
+            return await resources.visible(self._core, caller, uri)
+        except Unavailable:
+            raise
+        except Exception:
+            logger.exception("notices.broke", uri=uri)
+            return False
 
     async def _notices(self, event: Event) -> Worked:
         """The notices of an event; the streams that hear of it at the same time share the work."""
@@ -96,7 +105,7 @@ class Subscriptions:
 
 def serving(resources: Sequence[Resources], uri: str) -> Resources | None:
     """Those of the resources that a URI belongs to: by what their templates begin with."""
-    if len(uri) > LONGEST_URI or not (uri.isascii() and uri.isprintable()):
+    if len(uri) > subscriptions.LONGEST_URI or not (uri.isascii() and uri.isprintable()):
         return None
     for each in resources:
         if any(uri.startswith(template.uri_template.partition("{")[0]) for template in each.templates):

@@ -16,13 +16,13 @@ def _mine(tx: Tx, session_id: str, *columns: Any) -> Select[Any]:
     return select(mcp_sessions.c.id, *columns).where(mcp_sessions.c.id == session_id, *own)
 
 
-def add(tx: Tx, session_id: str, uri: str) -> int:
-    """Let the caller's session hear of what happens to `uri` from now on; how many rows that took."""
+def add(tx: Tx, session_id: str, uri: str) -> bool:
+    """Let the caller's session hear of what happens to `uri` from now on; whether that is news."""
     seq, _ = log.tip(tx)
     row = _mine(tx, session_id, literal(uri), literal(seq), literal(tx.now))
     fresh = sqlite.insert(subscriptions) if tx.dialect == "sqlite" else postgresql.insert(subscriptions)
     fresh = fresh.from_select(["session_id", "uri", "seq", "created_at"], row)
-    return tx.write(fresh.on_conflict_do_nothing(), {})
+    return tx.one(fresh.on_conflict_do_nothing().returning(subscriptions.c.uri)) is not None
 
 
 def remove(tx: Tx, session_id: str, uri: str) -> int:
