@@ -121,9 +121,9 @@ def test_a_patch_becomes_a_branch_and_a_pull_request(forge: Forge, tmp_path: Pat
 def test_a_second_attempt_finds_the_pull_request_of_the_first(forge: Forge, tmp_path: Path) -> None:
     opened(forge, tmp_path)
     (forge.gh / "refuses").write_text("a pull request for that branch already exists\n")
-    row = {"url": "https://github.com/owner/app/pull/42", "number": 42, "state": "OPEN"}
-    (forge.gh / "list").write_text(json.dumps([row]))
-    assert opened(forge, tmp_path) == PullRequest(row["url"], 42, "open")
+    url = "https://github.com/owner/app/pull/42"
+    (forge.gh / "list").write_text(json.dumps([{"url": url, "number": 42, "state": "OPEN"}]))
+    assert opened(forge, tmp_path) == PullRequest(url, 42, "open")
     assert "quarterdeck/job_1" in forge.asked("list")
 
 

@@ -82,27 +82,27 @@ def test_4_no_path_leads_out_of_the_artifacts(core: RelayCore, client: Client) -
 
 def test_5_a_killed_worker_leaves_stale_and_a_job_that_waits_too_long_expires(core: RelayCore) -> None:
     client = core.modern(path="/mcp/relay")
-    job_id = client.done("jobs_submit", spec=core.spec(HANG))["jobId"]
-    running(client, job_id)
+    go = core.signal("killed")
+    job_id = client.done("jobs_submit", spec=core.spec(("wait_for", str(go)), ("say", answer())))["jobId"]
+    assert running(client, job_id)["attempt"] == 1
+    eventually(lambda: list((core.data_dir / "attempts").glob(f"{job_id}-1/agent/identity.json")), 60)
     before = client.done("jobs_get", jobId=job_id)["stateVersion"]
     core.kill9()
     core.start()
+    go.touch()
     client = core.modern(path="/mcp/relay")
-    again = eventually(lambda: _attempt(client, job_id, 2), 60)
-    assert again["stateVersion"] >= before + 2, "it was STALE in between"
-    waiting = [client.done("jobs_submit", spec=core.spec(HANG))["jobId"] for _ in range(2)]
+    job = ended(client, job_id)
+    assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2)
+    assert job["stateVersion"] == before + 3, "it was STALE, RUNNING and then at its end"
+    assert read(client, job_id, "patch.diff") == PATCH
+    waiting = [client.done("jobs_submit", spec=core.spec(HANG))["jobId"] for _ in range(3)]
     for each in waiting:
         running(client, each)
     late = client.done("jobs_submit", spec=core.spec(execution__ttlS=0.1))["jobId"]
     job = ended(client, late)
     assert (job["state"], job["attempt"]) == ("EXPIRED", 0)
-    for each in (job_id, *waiting):
+    for each in waiting:
         client.done("jobs_cancel", jobId=each)
-
-
-def _attempt(client: Client, job_id: str, number: int) -> Row | None:
-    job: Row = client.done("jobs_get", jobId=job_id)
-    return job if job["state"] == "RUNNING" and job["attempt"] == number else None
 
 
 def test_6_cancel_ends_the_process_and_the_worker_goes_on(core: RelayCore) -> None:
