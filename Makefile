@@ -3,13 +3,14 @@ ARGS ?=
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 NODE := .cache/node
+AGENTS := .cache/agents
 # mypy refuses a folder without Python in it.
 TYPED := $(foreach folder,src tests bench,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder)))
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-conformance check bench
+.PHONY: help demo up test test-agents test-conformance check bench
 
 # Put before a command: says what runs, and afterwards how long it took.
 step = @echo '==> $(1)'; TIMEFORMAT='    $(1): %1R s'; time
@@ -33,6 +34,9 @@ endif
 ifneq ($(shell find tests/chaos -name 'test_*.py' 2>/dev/null),)
 	$(call step,chaos tests) $(BIN)/pytest tests/chaos $(ARGS)
 endif
+
+test-agents: .venv/.installed $(AGENTS)/.installed  ## the real Codex, Gemini CLI, OpenCode and ACP agents (needs npm)
+	$(call step,agent tests) env AGENT_PROGRAMS=$(CURDIR)/$(AGENTS) $(BIN)/pytest -n 2 tests/agents $(ARGS)
 
 test-conformance: .venv/.installed $(NODE)/.installed  ## the official MCP suite and Inspector (needs npm)
 	$(call step,conformance tests) env CONFORMANCE_TOOLS=$(CURDIR)/$(NODE) \
@@ -58,6 +62,13 @@ bench: .venv/.installed  ## measure (ARGS for the benchmark)
 .venv/.installed-all: $(PINS) | .venv/bin/python
 	$(call step,install) $(install) '.[all]'
 	@touch .venv/.installed-all
+
+$(AGENTS)/.installed: tests/agents/package.json
+	@mkdir -p $(AGENTS)
+	@cp tests/agents/package.json $(AGENTS)/package.json
+	$(call step,install the agents) \
+	  npm install --prefix $(AGENTS) --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $(AGENTS)/.installed
 
 $(NODE)/.installed: tests/conformance/package.json
 	@mkdir -p $(NODE)

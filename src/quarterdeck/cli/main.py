@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from quarterdeck import __version__, config, paths
 from quarterdeck.cli import tokens
+from quarterdeck.cli.agents import agents
 from quarterdeck.cli.client import claude_line
 from quarterdeck.domain.errors import QuarterdeckError
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(tokens.app, name="token")
+app.command()(agents)
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
 ConfigFile = Annotated[
