@@ -131,6 +131,7 @@ def test_other_users_hear_nothing_of_it(core: Core, user: User, opened: ExitStac
     mine = other.task()
     assert told([stream.frame()])[0][2] == mine
     assert told(whole.frames(2)) == other.log()
+    assert (stream.comments, whole.comments) == (0, 0)
 
 
 def test_admin_hears_everybody(core: Core, user: User, opened: ExitStack) -> None:

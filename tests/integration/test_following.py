@@ -212,6 +212,8 @@ def test_follower_ends_when_its_token_does(tmp_path: Path) -> None:
                 await follower.start(None)
                 await expired.start(None)
                 assert await follower.next(0.01) == []
+                await core.db.tx(BOB, emit, "another's")  # which is no reason to return
+                assert await follower.next(0.01) == []
                 assert await expired.next(0.01) is None and expired.revoked
                 await core.db.tx(ANN, emit, "before")
                 await tokens.revoke(core, ANN, minted.token.id)

@@ -19,8 +19,8 @@ from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp_types import ResourceUpdatedNotification
 
 from tests.integration.own_core import Core
-from tests.listening import PATIENCE, Frame, Listening, hear, listen
-from tests.mcp_client import MODERN, OLDER, Client, Older, ProtocolError
+from tests.listening import PATIENCE, Frame, Listening, events, hear, listen
+from tests.mcp_client import MODERN, OLDER, Client, Older, ProtocolError, eventually
 from tests.postgres import Postgres
 
 UPDATED = "notifications/resources/updated"
@@ -128,6 +128,17 @@ def test_user_is_not_told_of_anothers_task(core: Core, era: str, opened: ExitSta
     touch(ann, foreign)
     at = touch(client, own)
     assert told([stream.frame()]) == [(own_uri, at)]
+
+
+def test_open_streams_are_counted_and_closed_ones_are_not(core: Core) -> None:
+    def counted() -> float:
+        numbers = core.request("GET", "/metrics").text
+        return float(numbers.partition("\nquarterdeck_streams ")[2].partition("\n")[0])
+
+    eventually(lambda: counted() == 0)
+    with hear(core.older(path=PATH)), listen(core.modern(path=PATH)), events(core.url, core.token):
+        eventually(lambda: counted() == 3)
+    eventually(lambda: counted() == 0)
 
 
 def test_what_no_surface_serves_is_not_accepted(core: Core, opened: ExitStack) -> None:

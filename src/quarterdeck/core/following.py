@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -38,6 +39,7 @@ class Follower:
         self._kinds = kinds
         self._task_id = task_id
         self._behind = False
+        self._checked = float("-inf")
         self.seq = 0
         self.revoked = False
 
@@ -57,28 +59,38 @@ class Follower:
         except Unavailable:  # nothing was taken: it is read again
             await asyncio.sleep(min(patience, _PAUSE_SECONDS))
             return []
-        # Asked each time: a token may expire, or be gone with its job or task.
         if events is not None and not self.revoked:
-            self.revoked = not await tokens.stands(self._core, self._caller)
+            self.revoked = not await self._stands()
         return None if self.revoked else events
 
     async def _next(self, patience: float) -> list[Event] | None:
-        if self._listener.closed:
-            return None
-        if self._behind:
-            found = await self._core.db.read(
-                self._owner, log.mine, self.seq, _PAGE, kinds=self._kinds, task_id=self._task_id
-            )
-            if found:
-                self.seq = found[-1].seq
-                return found
-            self._behind = False  # whatever is later is with the listener
-        try:
-            heard = await asyncio.wait_for(self._listener.wait(), patience)
-        except TimeoutError:
-            return []
-        self._behind = self._listener.lagged
-        return self._news(heard)
+        until = asyncio.get_running_loop().time() + patience
+        while not (self._listener.closed or self.revoked):
+            if self._behind:
+                found = await self._core.db.read(
+                    self._owner, log.mine, self.seq, _PAGE, kinds=self._kinds, task_id=self._task_id
+                )
+                if found:
+                    self.seq = found[-1].seq
+                    return found
+                self._behind = False  # whatever is later is with the listener
+            try:
+                async with asyncio.timeout_at(until):
+                    heard = await self._listener.wait()
+            except TimeoutError:
+                return []
+            self._behind = self._listener.lagged
+            if news := self._news(heard):
+                return news
+        return None
+
+    async def _stands(self) -> bool:
+        """Whether the token is good. Of a revocation one hears; it may also expire, or go with its task."""
+        now = time.monotonic()
+        if now - self._checked > _PAUSE_SECONDS or tokens.expired(self._caller):
+            self._checked = now
+            return await tokens.stands(self._core, self._caller)
+        return True
 
     def _news(self, heard: list[Event]) -> list[Event]:
         """The events of the caller's user among those that are new, up to the end of its token."""

@@ -154,7 +154,7 @@ async def stands(core: Core, caller: Caller) -> bool:
     """Whether a caller who came in some time ago would be let in now. While nobody can tell, yes."""
     if caller.token_id is None:
         return True
-    if _expired(caller):
+    if expired(caller):
         return False
     try:
         return await core.db.read(SYSTEM, rows.live, caller.token_id) is not None
@@ -162,7 +162,8 @@ async def stands(core: Core, caller: Caller) -> bool:
         return True
 
 
-def _expired(caller: Caller) -> bool:
+def expired(caller: Caller) -> bool:
+    """Whether the caller's token has run out of its time."""
     return caller.expires_at is not None and caller.expires_at <= now_us()
 
 
@@ -204,7 +205,7 @@ class Gatekeeper:
                 seen = self._remember(key, token, seen, now)
                 if revocations != self._revocations:  # it may be this one: look again at the next call
                     self._seen.pop(key, None)
-        if seen is None or _expired(seen.caller):
+        if seen is None or expired(seen.caller):
             return None
         if now - seen.touched > _TOUCH_SECONDS:
             seen.touched = now

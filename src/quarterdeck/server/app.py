@@ -74,7 +74,7 @@ class Application:
         core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
         self._core, self._gate = core, Gate(gatekeeper)
         self._tokens = TokenRoutes(core, gatekeeper, body)
-        hub = Subscriptions(core, UNION.resources)
+        self._hub = hub = Subscriptions(core, UNION.resources)
         self._sessions = Sessions(core, body, self._metrics.adopted, hub)
         self._events = EventStreams(core, hub)
         self._endpoints: dict[str, Endpoint] = {}
@@ -157,7 +157,8 @@ class Application:
     async def _numbers(self, scope: Scope, send: Send) -> None:
         if not is_loopback(scope) and await self._gate.admit(scope, send) is None:
             return
-        body = self._metrics.render(semantic=self._core.memory.state == "semantic")
+        streams = self._hub.streams + self._sessions.streams
+        body = self._metrics.render(semantic=self._core.memory.state == "semantic", streams=streams)
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", CONTENT_TYPE)]}
         )

@@ -38,6 +38,12 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._streams = Gauge(
+            "quarterdeck_streams",
+            "Open streams: of events, of subscriptions, and of older clients' sessions.",
+            registry=self._registry,
+        )
+
     def observe(self, surface: str, tool: str, result: str, seconds: float) -> None:
         # Finding a counter by its labels costs more than counting.
         key = (surface, tool, result)
@@ -52,6 +58,7 @@ class Metrics:
     def adopted(self) -> None:
         self._adopted.inc()
 
-    def render(self, *, semantic: bool) -> bytes:
+    def render(self, *, semantic: bool, streams: int) -> bytes:
         self._semantic.set(1 if semantic else 0)
+        self._streams.set(streams)
         return generate_latest(self._registry)

@@ -47,7 +47,8 @@ class Shared:
         """Let the other side go; wait until it did, if it can."""
         self.over.set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.ended.wait(), _END_SECONDS)
+            async with asyncio.timeout(_END_SECONDS):
+                await self.ended.wait()
 
     async def finish(self) -> None:
         if self._unfinished:

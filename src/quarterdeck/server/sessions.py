@@ -66,6 +66,11 @@ class Sessions:
         self._closing = asyncio.Event()
         core.bus.on("mcp_session.closed", self._closed)
 
+    @property
+    def streams(self) -> int:
+        """How many streams of sessions are open."""
+        return sum(local.streams for local in self._local.values())
+
     def close(self) -> None:
         """End the open streams: their clients find another core, or this one after its restart."""
         self._closing.set()

@@ -33,6 +33,11 @@ class Subscriptions:
         self._worked: OrderedDict[int, asyncio.Task[Worked]] = OrderedDict()
         self._open: Counter[str | None] = Counter()
 
+    @property
+    def streams(self) -> int:
+        """How many have a place now."""
+        return self._open.total()
+
     @contextlib.contextmanager
     def place(self, caller: Caller) -> Iterator[None]:
         """One of the streams that a user may have open at a time, for the time of the block."""
