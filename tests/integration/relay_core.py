@@ -63,14 +63,19 @@ class RelayCore(Core):
         self._keys = 0
 
     def spec(self, *steps: tuple[str, Any], **more: Any) -> Row:
-        """A spec whose agent takes these steps; `more` replaces fields by their dotted names."""
+        """A spec whose agent takes these steps, under a key of its own."""
         self._keys += 1
+        return self.spec_of(str(self.repo.path), self.commit, f"key-{self._keys}", *steps, **more)
+
+    @staticmethod
+    def spec_of(path: str, commit: str, key: str, *steps: tuple[str, Any], **more: Any) -> Row:
+        """A spec for a repository; `more` sets fields by their names with `__` for the dot."""
         spec: Row = {
             "repo": {
                 "type": "local",
-                "path": str(self.repo.path),
+                "path": path,
                 "baseBranch": "main",
-                "baselineCommit": self.commit,
+                "baselineCommit": commit,
             },
             "task": {
                 "title": "Make two a number",
@@ -86,7 +91,7 @@ class RelayCore(Core):
                 "priority": "P1",
                 "ttlS": 600,
             },
-            "idempotencyKey": f"key-{self._keys}",
+            "idempotencyKey": key,
         }
         for name, value in more.items():
             *parents, last = name.split("__")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sqlalchemy import text as sql
 
+from quarterdeck.config import Settings
+from quarterdeck.core import life, relay
+from quarterdeck.domain.errors import Invalid
+from quarterdeck.store.tx import Tx
+from tests.git_repo import GitRepo
 from tests.integration.relay_core import FILES, PATCH, RelayCore, Row, ended
 from tests.mcp_client import Client, ProtocolError, eventually
+from tests.store import ANN, BOB
 
 HANG = ("hang", None)
 ARTIFACTS = {
@@ -170,15 +177,16 @@ def test_a_running_job_is_canceled_at_once_and_an_ended_one_stays_as_it_is(
     core: RelayCore, client: Client
 ) -> None:
     job_id = client.done("jobs_submit", spec=core.spec(("say", "here I am\n"), HANG))["jobId"]
-    eventually(lambda: client.done("jobs_get", jobId=job_id)["state"] == "RUNNING")
+    said = core.data_dir / "attempts" / f"{job_id}-1" / "agent" / "stdout"
+    eventually(lambda: said.exists() and said.stat().st_size, 60)
     assert code_of(client, f"mcp://jobs/{job_id}/artifacts/patch.diff") == "ARTIFACT_MISSING"
     assert client.done("jobs_cancel", jobId=job_id) == {"ok": True, "state": "CANCELED"}
     again = client.done("jobs_cancel", jobId=job_id)
     assert again == {"ok": False, "state": "CANCELED", "code": "ALREADY_TERMINAL"}
     assert client.done("jobs_get", jobId=job_id)["state"] == "CANCELED"
-    # The log of what ran is added when its processes are gone.
-    folder = core.data_dir / "attempts"
-    eventually(lambda: not any(folder.glob(f"{job_id}*")))
+    # The log is added when its processes are gone.
+    eventually(lambda: not any((core.data_dir / "attempts").glob(f"{job_id}*")))
+    assert read(client, f"mcp://jobs/{job_id}/artifacts/logs.txt")["text"] == "here I am\n"
 
 
 def test_a_user_with_too_many_live_jobs_is_held_back(core: RelayCore) -> None:
@@ -256,14 +264,32 @@ def test_the_union_takes_relay_jobs_in_the_relays_words(core: RelayCore) -> None
     assert json.loads(read(client, f"mcp://jobs/{job['id']}/status")["text"])["state"] == "SUCCEEDED"
 
 
-def test_more_urgent_jobs_run_first(tmp_path: Path) -> None:
-    with RelayCore(tmp_path, QUARTERDECK_WORKER__CONCURRENCY="1") as core:
-        client = core.modern(path="/mcp/relay")
-        first = client.done("jobs_submit", spec=core.spec(HANG))["jobId"]
-        eventually(lambda: client.done("jobs_get", jobId=first)["state"] == "RUNNING")
-        late = client.done("jobs_submit", spec=core.spec(execution__priority="P2"))["jobId"]
-        soon = client.done("jobs_submit", spec=core.spec(execution__priority="P0"))["jobId"]
-        brief: Any = client.done("jobs_submit", spec=core.spec(execution__ttlS=0.05))["jobId"]
-        assert ended(client, brief)["state"] == "EXPIRED"
-        client.done("jobs_cancel", jobId=first)
-        assert ended(client, soon)["finishedAt"] <= ended(client, late)["startedAt"]
+def test_a_repository_of_ones_own_project_needs_no_root(tmp_path: Path) -> None:
+    repo = GitRepo(tmp_path / "app")
+    commit = repo.commit(FILES)
+    urgent = {"priority": "P0", "timeoutS": 7.5}
+
+    def register(tx: Tx) -> None:
+        project = (
+            "(id, user_id, name, description, created_at, updated_at) values ('p', 'ann', 'p', '', 1, 1)"
+        )
+        tx.conn.execute(sql(f"insert into projects {project}"))
+        columns = "(id, user_id, project_id, name, path, created_at)"
+        tx.conn.execute(sql(f"insert into repos {columns} values ('r', 'ann', 'p', 'app', '{repo.path}', 1)"))
+
+    async def run() -> None:
+        async with life.opened(Settings(), tmp_path / "data", serving=False) as core:
+            await core.db.tx(ANN, register)
+            spec = RelayCore.spec_of(str(repo.path), commit, "key")
+            job = await relay.submit(core, ANN, spec)
+            assert (job.state, job.kind, job.place) == ("QUEUED", "relay", core.place)
+            assert (job.priority, job.timeout_s) == (1, 1800)
+            assert job.expires_at == pytest.approx(job.created_at + 600_000_000, abs=60_000_000)
+            spec["idempotencyKey"], spec["execution"] = "other", {**spec["execution"], **urgent}
+            job = await relay.submit(core, ANN, spec)
+            assert (job.priority, job.timeout_s) == (0, 8)
+            with pytest.raises(Invalid, match=r"spec\.repo\.path"):
+                await relay.submit(core, BOB, spec)
+
+    (tmp_path / "data").mkdir()
+    asyncio.run(run())

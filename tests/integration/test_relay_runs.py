@@ -118,10 +118,9 @@ def test_a_scope_without_files_fails_the_job(core: RelayCore, client: Client) ->
 
 
 def test_an_agent_that_takes_too_long_is_ended(core: RelayCore, client: Client) -> None:
-    job = core.ran(client, ("say", "slow\n"), ("hang", None), execution__timeoutS=1)
-    failed(client, job, "TIMEOUT")
-    assert read(client, job["id"], "logs.txt") == "slow\n"
-    assert not any((core.data_dir / "attempts").glob(f"{job['id']}*"))
+    job = core.ran(client, ("hang", None), execution__timeoutS=1)
+    assert "1 second" in failed(client, job, "TIMEOUT")
+    eventually(lambda: not any((core.data_dir / "attempts").glob(f"{job['id']}*")))
 
 
 def test_what_breaks_on_our_side_is_an_internal_error(core: RelayCore, client: Client) -> None:
@@ -152,23 +151,6 @@ def test_the_agents_token_is_its_jobs_own_and_ends_with_it(core: RelayCore, clie
     assert job["state"] == "SUCCEEDED"
     assert "QUARTERDECK_TOKEN is [secret]" in said
     assert "ADMIN_SECRET" not in said and "QUARTERDECK_DATABASE" not in said
-
-
-def test_a_job_whose_core_was_killed_runs_again_and_ends_once(tmp_path: Path) -> None:
-    with RelayCore(tmp_path) as core:
-        client = core.modern(path="/mcp/relay")
-        go = core.signal("go")
-        job_id = client.done("jobs_submit", spec=core.spec(("wait_for", str(go)), ("say", answer())))["jobId"]
-        assert running(client, job_id)["attempt"] == 1
-        eventually(lambda: list((core.data_dir / "attempts").glob(f"{job_id}-1/agent/identity.json")))
-        core.kill9()
-        core.start()
-        go.touch()
-        client = core.modern(path="/mcp/relay")
-        job = ended(client, job_id)
-        assert (job["state"], job["attempt"]) == ("SUCCEEDED", 2)
-        assert read(client, job_id, "patch.diff") == PATCH
-        eventually(lambda: not any((core.data_dir / "attempts").iterdir()))
 
 
 def program(folder: Path, name: str, script: str) -> Path:

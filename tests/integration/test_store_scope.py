@@ -22,6 +22,7 @@ from quarterdeck.domain.records import (
     Brief,
     Checkpoint,
     Decision,
+    Delivery,
     Job,
     JobArtifact,
     LogEntry,
@@ -50,6 +51,7 @@ from quarterdeck.store import (
     plans,
     projects,
     proposals,
+    relay,
     reviews,
     scratchpads,
     sessions,
@@ -133,6 +135,7 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "artifacts.get": lambda tx: artifacts.get(tx, "job", "file"),
     "artifacts.tail": lambda tx: artifacts.tail(tx, "job", "file", 1),
     "artifacts.names_of": lambda tx: artifacts.names_of(tx, "job"),
+    "relay.delivery_of": lambda tx: relay.delivery_of(tx, "job"),
     "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
     "log.mine": lambda tx: log.mine(tx, 0, 10, task_id="task"),
     "subscriptions.add": lambda tx: subscriptions.add(tx, "session", "mcp://tasks/another"),
@@ -159,6 +162,7 @@ OF_A_TASK = {
     "memory.put_vectors",
     "log.mine",
     *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs.", "artifacts."))),
+    "relay.delivery_of",
 } - NOT_BOUND
 OF_A_PROJECT = (
     *("tasks.", "projects.", "scratchpads.", "worktrees.", "reviews.", "plans.", "sessions.", "proposals."),
@@ -226,6 +230,7 @@ def fill(tx: Tx) -> None:
     worktrees.add_merges(
         tx, [Merge("merge", "ann", "task", "/r", "main", "squash", "a", "b", "done", "ann", "here", 1, 1)]
     )
+    relay.add_delivery(tx, Delivery("delivery", "job", "u", {}, "pending", 0, 1, None, 1))
     content.add_items(tx, [BatchItem("job", 0, "brief", "t", "pending", None, [], None, 1)])
 
 

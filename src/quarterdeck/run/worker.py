@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +21,7 @@ from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
-from quarterdeck.run.agent_run import Failed, JobRun, Lost
+from quarterdeck.run.agent_run import Failed, JobRun, Lost, remove
 from quarterdeck.run.attempts import Recovered, recover
 
 __all__ = ["Failed", "JobRun", "Runner", "Worker"]
@@ -313,7 +312,7 @@ class Worker:
             if any(each.outcome == "running" for each in found):
                 continue
             if job is None or not await self._take_over(job, folder, found):
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await asyncio.to_thread(remove, folder)
                 if job is not None:
                     await self._lose(job)
         for job in jobs.values():
@@ -368,4 +367,4 @@ def _keep_only(folder: Path, names: set[str]) -> None:
     """Clear the scratch folder of an attempt that goes on, but for what its agents left."""
     for each in folder.iterdir():
         if each.name not in names:
-            shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink(missing_ok=True)
+            remove(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)
