@@ -308,11 +308,17 @@ def _report(tx: Tx, task: Task, job: Job) -> None:
     """The summary of the changes, for whoever reviews them."""
     result = job.result or {}
     facts = {name: result[name] for name in _FACTS if name in result}
-    review_rows.add(
-        tx,
-        Review(
-            new_id(), task.id, "requested", "engine", job.summary or "", {"job_id": job.id, **facts}, tx.now
-        ),
+    review = Review(
+        new_id(), task.id, "requested", "engine", job.summary or "", {"job_id": job.id, **facts}, tx.now
+    )
+    review_rows.add(tx, review)
+    tx.emit(
+        "review.added",
+        review.id,
+        task_id=task.id,
+        user_id=task.user_id,
+        review=review.kind,
+        text=review.text[:200],
     )
 
 
@@ -338,13 +344,6 @@ async def refusal(core: Core, caller: Caller, job: Job) -> str | None:
 
 def _task_of(tx: Tx, job: Job) -> Task | None:
     return None if job.task_id is None else task_rows.get(tx, job.task_id, lock=True)
-
-
-def _settled(tx: Tx, task: Task) -> None:
-    """A task that is done or given up needs no agent."""
-    if task.status in ("completed", "cancelled"):
-        for job in jobs.live_of_task(tx, task.id, [KIND]):
-            queue.cancel(tx, job, f"the task was {task.status}")
 
 
 # Who works in a task's checkouts now: at most one run, also while a cancelled one is still ending.
@@ -403,6 +402,5 @@ def facts_of(result: dict[str, Any] | None) -> str:
 
 queue.STARTING[KIND] = _started
 queue.ENDING[KIND] = _ended
-tasks.FOLLOWERS.append(_settled)
 board.LEAVING.insert(0, _leaving)
 board.RETYPED.append(_retyped)

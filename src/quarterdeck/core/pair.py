@@ -2,21 +2,25 @@
 
 import asyncio
 import shlex
+import shutil
 import uuid
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import structlog
 
-from quarterdeck.core import auto, board, brief, settings, tasks, tokens, worktrees
+from quarterdeck.core import auto, board, brief, ledger, settings, tasks, tokens, worktrees
 from quarterdeck.core.context import Core
+from quarterdeck.core.ledger import Drift
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, Invalid, QuarterdeckError, Unavailable
 from quarterdeck.domain.ids import new_id, new_token
 from quarterdeck.domain.records import Session, Task, Token, Worktree
 from quarterdeck.domain.sessions import new_session_id
+from quarterdeck.events import Event
 from quarterdeck.store import jobs
 from quarterdeck.store import projects as project_rows
 from quarterdeck.store import sessions as rows
@@ -137,6 +141,8 @@ async def create(
     task = await core.db.read(caller, tasks.seen, task_id)
     auto.check_type(task, "PAIR")
     terminal = _terminal(core)
+    # Before the lock as well: a run holds it from its beginning to its end.
+    await _check(core, caller, task, worktree_path)
     async with auto.alone(task_id):
         await _check(core, caller, task, worktree_path)
         known = await find(core, caller, task_id)
@@ -336,17 +342,14 @@ async def _shown(core: Core, session: Session) -> Pair:
 
 async def kill(core: Core, caller: Caller, task_id: str) -> Pair:
     """End the PAIR session of a task; Conflict when it has none."""
+    pair = await find(core, caller, task_id)
+    if pair is None:
+        raise Conflict(
+            f"task {task_id} has no PAIR session", field="task_id", code="NOT_RUNNING", hint="nothing to end"
+        )
     async with auto.alone(task_id):
-        pair = await find(core, caller, task_id)
-        if pair is None:
-            raise Conflict(
-                f"task {task_id} has no PAIR session",
-                field="task_id",
-                code="NOT_RUNNING",
-                hint="nothing to end",
-            )
         await _close(core, caller, pair, "completed", f"ended by {caller.actor}")
-        return pair
+    return pair
 
 
 async def take_over(core: Core, caller: Caller, task_id: str, why: str) -> bool:
@@ -401,26 +404,60 @@ async def sweep(core: Core) -> int:
     return gone
 
 
-async def tmux_sessions(core: Core) -> dict[str, str | None]:
-    """The terminal sessions of this data directory and the task each belongs to, for the ledger."""
+async def _drifts(core: Core) -> list[Drift]:
+    """Terminals against the sessions that the store knows."""
     if core.terminal is None:
-        return {}
+        return []
     live = await core.db.read(SYSTEM, rows.newest, KIND, _SWEPT, status="active")
-    owners = {str(each.context.get("session_name")): each.task_id for each in live}
-    return {name: owners.get(name) for name in await core.terminal.names()}
+    here = [each for each in live if each.context.get("place") == core.place]
+    known = {str(each.context.get("session_name")) for each in here}
+    found = [
+        Drift(
+            "session_dead",
+            f"the PAIR session of task {each.task_id} has died",
+            "its token and its files are taken back",
+            mend=partial(sweep, core),
+        )
+        for each in here
+        if each.context.get("backend") == TMUX and not (await _shown(core, each)).alive
+    ]
+    for name in await core.terminal.names():
+        if name not in known:
+            found.append(
+                Drift(
+                    "terminal_unknown",
+                    f"the terminal {name} belongs to no PAIR session",
+                    "it is ended",
+                    safe=False,
+                    mend=partial(core.terminal.end, name),
+                )
+            )
+    return found
+
+
+def watch(core: Core) -> None:
+    """End the session of a task that is over: its checkout may be gone already."""
+
+    def over(event: Event) -> None:
+        if event.data.get("after") in ("completed", "cancelled") and event.entity_id:
+            core.spawn(_over(core, event.entity_id, str(event.data["after"])))
+
+    core.bus.on("task.updated", over)
+
+
+async def _over(core: Core, task_id: str, status: str) -> None:
+    async with auto.alone(task_id):
+        session = await core.db.read(SYSTEM, rows.live_of_task, task_id, KIND)
+        if session is not None:
+            pair = await _shown(core, session)
+            await _close(core, SYSTEM, pair, "completed", f"the task was {status}")
 
 
 async def _leaving(core: Core, caller: Caller, task: Task) -> None:
     async with auto.alone(task.id):
         await take_over(core, caller, task.id, "the task was deleted")
-    home = home_of(core, task.id)
-    await asyncio.to_thread(_remove, home)
-
-
-def _remove(home: Path) -> None:
-    import shutil
-
-    shutil.rmtree(home, ignore_errors=True)
+        await worktrees.remove(core, caller, task.id)
+        await asyncio.to_thread(shutil.rmtree, home_of(core, task.id), ignore_errors=True)
 
 
 def _emit(tx: Tx, kind: str, session: Session, **data: Any) -> None:
@@ -431,4 +468,5 @@ def command_line(words: tuple[str, ...]) -> str:
     return shlex.join(words)
 
 
-board.LEAVING.insert(1, _leaving)
+board.LEAVING.append(_leaving)
+ledger.CHECKS.append(_drifts)

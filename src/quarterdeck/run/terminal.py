@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import DEVNULL, STDOUT
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,8 @@ _SECONDS: Final = 30.0
 # A socket's path may have about a hundred bytes.
 _LONGEST: Final = 90
 _TAIL: Final = 2_000
+_STATUS_TRIES: Final = 20
+_STATUS_SECONDS: Final = 0.05
 _PASSED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SHELL", "TMPDIR", "XDG_RUNTIME_DIR")
 _SIZE: Final = ("-x", "160", "-y", "48")
 # Where an editor looks for MCP servers, and what it calls the table of them.
@@ -123,16 +125,30 @@ class Tmux:
 
     async def state(self, name: str) -> State | None:
         """See `core.pair.Terminal`."""
-        form = "#{pane_dead} #{pane_dead_status}"
-        code, said = await self._ask("list-panes", "-t", f"={name}:", "-F", form)
-        if code != 0 or not said.strip():
+        pane = await self._pane(name)
+        if pane is None:
             return None
-        dead, _, status = said.splitlines()[0].partition(" ")
+        dead, status, number = pane
         if dead != "1":
             return State(alive=True)
         _, screen = await self._ask("capture-pane", "-p", "-S", "-200", "-t", f"={name}:")
         lines = [line.rstrip() for line in screen.splitlines() if line.strip()]
-        return State(False, int(status) if status.strip().isdigit() else None, "\n".join(lines)[-_TAIL:])
+        code = int(status) if status.isdigit() else 128 + int(number) if number.isdigit() else None
+        return State(False, code, "\n".join(lines)[-_TAIL:])
+
+    async def _pane(self, name: str) -> tuple[str, str, str] | None:
+        """Whether the pane is dead, its exit code and its signal; None when it is not there."""
+        form = "#{pane_dead}/#{pane_dead_status}/#{pane_dead_signal}"
+        for _ in range(_STATUS_TRIES):
+            code, said = await self._ask("list-panes", "-t", f"={name}:", "-F", form)
+            if code != 0 or "/" not in said:
+                return None
+            dead, status, number = said.splitlines()[0].split("/")
+            # tmux sees the end of the output a moment before it knows how the program ended.
+            if dead != "1" or status or number:
+                break
+            await asyncio.sleep(_STATUS_SECONDS)
+        return dead, status, number
 
     async def names(self) -> list[str]:
         """See `core.pair.Terminal`."""
@@ -168,23 +184,27 @@ class Tmux:
         if (program := shutil.which("tmux", path=env["PATH"])) is None:
             raise Unavailable("tmux is not installed", hint="install tmux, or set terminal_backend to vscode")
         await asyncio.to_thread(_own_folder, self.socket.parent)
-        process = await asyncio.create_subprocess_exec(
-            *(program, "-S", str(self.socket), "-f", os.devnull, *words),
-            env=env,
-            cwd="/",
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=PIPE,
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(_SECONDS):
-                output, errors = await process.communicate()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise Unavailable("tmux does not answer") from None
-        return process.returncode or 0, (output + errors).decode("utf-8", "replace")
+        # A file and no pipe: the daemon that the first command starts keeps it open.
+        with tempfile.TemporaryFile() as said:
+            process = await asyncio.create_subprocess_exec(
+                *(program, "-S", str(self.socket), "-f", os.devnull, *words),
+                env=env,
+                cwd="/",
+                stdin=DEVNULL,
+                stdout=said,
+                stderr=STDOUT,
+                start_new_session=True,
+            )
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    code = await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+                raise Unavailable("tmux does not answer") from None
+            said.seek(0)
+            return code, said.read().decode("utf-8", "replace")
 
 
 def socket_of(data_dir: Path) -> Path:

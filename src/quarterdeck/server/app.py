@@ -69,9 +69,10 @@ class Application:
         """Start, be ready, and when `stop` is set finish what was acknowledged."""
         opened = life.opened(self._settings, self._data_dir, self._url)
         async with opened as core, AsyncExitStack() as lifetime:
+            core.terminal, core.find_program = Tmux(core), lambda agent: find(agent, self._settings)
+            pair.watch(core)
             await self._open(core, lifetime)
             self.ready.set()
-            core.terminal, core.find_program = Tmux(core), lambda agent: find(agent, self._settings)
             worker = Worker(core, RUNNERS)
             lifetime.push_async_callback(worker.close)
             worker.start()
@@ -133,7 +134,6 @@ class Application:
             with contextlib.suppress(QuarterdeckError):
                 await self._sessions.sweep()
                 await sessions.close_idle(self._core, idle)
-                await pair.sweep(self._core)
             await asyncio.sleep(min(_SWEEP_SECONDS, self._settings.server.session_idle_seconds / 2, idle / 2))
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
