@@ -46,11 +46,8 @@ from quarterdeck.store import (
     artifacts,
     content,
     jobs,
-<<<<<<< HEAD
-    log,
-=======
     ledger,
->>>>>>> git
+    log,
     memory,
     plans,
     projects,
