@@ -52,14 +52,14 @@ def test_the_route_is_for_maintainers(core: Core) -> None:
     minted = core.request(
         "POST", "/profile/mcp/tokens", ADMIN, json={"name": "n", "profile": "operator", "user_id": "ann"}
     ).json()
-    assert core.request("GET", "/doctor", minted["token"]).status_code == 403
-    assert core.request("POST", "/doctor", minted["token"]).status_code == 403
-    assert core.request("GET", "/doctor").status_code == 401
-    assert core.request("DELETE", "/doctor", ADMIN).status_code == 405
+    assert core.request("GET", "/api/doctor", minted["token"]).status_code == 403
+    assert core.request("POST", "/api/doctor", minted["token"]).status_code == 403
+    assert core.request("GET", "/api/doctor").status_code == 401
+    assert core.request("DELETE", "/api/doctor", ADMIN).status_code == 405
     path = stray(core)
-    assert [each["kind"] for each in core.request("GET", "/doctor", ADMIN).json()["drift"]] == [
+    assert [each["kind"] for each in core.request("GET", "/api/doctor", ADMIN).json()["drift"]] == [
         "folder_unknown"
     ]
-    mended = core.request("POST", "/doctor", ADMIN).json()
+    mended = core.request("POST", "/api/doctor", ADMIN).json()
     assert (mended["ok"], len(mended["mended"])) == (True, 1)
     assert not path.exists()
