@@ -37,6 +37,8 @@ class Core:
     templates: "Library"
     data_dir: Path
     url: str | None = None
+    # Whether nobody but this host reaches it.
+    loopback: bool = False
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)
     _place: str | None = None

@@ -20,7 +20,7 @@ from quarterdeck.paths import read_token, token_file, write_private
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.worker import Worker
 from quarterdeck.server.auth import Gate
-from quarterdeck.server.http import HostCheck, answer, is_loopback
+from quarterdeck.server.http import HostCheck, answer, is_loopback, names_loopback
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.server.rest import PATH as TOKENS
@@ -45,6 +45,8 @@ class Application:
         self._data_dir = data_dir
         self._url = url
         self._hosts = HostCheck(host, settings.server.allowed_hosts, settings.server.allowed_origins)
+        # Who has a name to be served under stands behind a proxy.
+        self._loopback = names_loopback(host) and not settings.server.allowed_hosts
         self._metrics = Metrics()
         self.ready = asyncio.Event()
 
@@ -52,6 +54,7 @@ class Application:
         """Start, be ready, and when `stop` is set finish what was acknowledged."""
         opened = life.opened(self._settings, self._data_dir, self._url)
         async with opened as core, AsyncExitStack() as lifetime:
+            core.loopback = self._loopback
             await self._open(core, lifetime)
             self.ready.set()
             worker = Worker(core, RUNNERS)
