@@ -41,6 +41,7 @@ TIMEOUT_SECONDS: Final = 15.0
 _AT_ONCE: Final = 8
 _IDLE_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 5.0
+_TAKEN_SECONDS: Final = 0.1
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|\n)")
 _LONGEST_LINE: Final = 8192
 # What stands for itself in a path or a query; the percent sign, since it is encoded already.
@@ -140,7 +141,10 @@ class Webhooks:
                 return min(wait, _IDLE_SECONDS)
             # Longer than a try takes: if we end in between, it is due again then.
             until = now_us() + int(2 * self._patience * 1_000_000)
-            for delivery in await self._core.db.tx(SYSTEM, rows.due, room, until):
+            found = await self._core.db.tx(SYSTEM, rows.due, room, until)
+            if not found:  # another core is about to take it
+                return _TAKEN_SECONDS
+            for delivery in found:
                 task = asyncio.create_task(self._send(delivery))
                 self._sending.add(task)
                 task.add_done_callback(self._sent)
