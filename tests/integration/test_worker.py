@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from quarterdeck.store import artifacts, workers
 from quarterdeck.store import jobs as rows
 from tests.attempts import carriers, token
 from tests.attempts import until as wait_until
-from tests.integration.own_core import quarterdeck
+from tests.core_process import clean_environment
+from tests.integration.own_core import command, quarterdeck
 from tests.jobs import ANN, RUNNERS, WorkerProcess, a_core, ended, put, reaches, working
-from tests.store import until
+from tests.store import ask, until
 
 
 def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -423,6 +425,24 @@ def test_a_worker_on_an_embedded_database_is_refused(tmp_path: Path, given: list
     refused = quarterdeck("worker", "--data-dir", str(tmp_path), *given)
     assert refused.returncode == 1
     assert "a worker needs the PostgreSQL database of its core" in refused.stderr
+
+
+def test_the_worker_command_comes_tells_of_itself_and_leaves_in_order(
+    tmp_path: Path, postgres: Any, postgres_template: str
+) -> None:
+    with _database(postgres, postgres_template) as url:
+        given = ("worker", "--database", url, "--data-dir", str(tmp_path), "--mcp-url", "http://127.0.0.1:1")
+        with subprocess.Popen(command(*given), env=clean_environment(), stderr=subprocess.DEVNULL) as worker:
+            try:
+                wait_until(lambda: ask(url, "select 1 from workers") == [(1,)], 60)
+                second = quarterdeck(*given)
+                assert second.returncode == 1
+                assert "already owns" in second.stderr
+                worker.send_signal(signal.SIGTERM)
+                assert worker.wait(60) == 0
+            finally:
+                worker.kill()
+        assert ask(url, "select 1 from workers") == []
 
 
 @contextlib.contextmanager

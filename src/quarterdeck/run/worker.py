@@ -46,6 +46,7 @@ class Worker:
         self._core = core
         self._runners = runners
         self._settings = core.settings.worker
+        self._heartbeat = min(self._settings.heartbeat_seconds, self._settings.lease_seconds / 3)
         self._concurrency = self._settings.concurrency if concurrency is None else concurrency
         self.id = f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self.root = core.data_dir / "attempts"
@@ -235,26 +236,29 @@ class Worker:
     async def _finish(self, run: JobRun, ending: Ending) -> None:
         if all(file.name != LOG for file in ending.files) and (log := await run.log()):
             ending = replace(ending, files=[*ending.files, File(LOG, "text/plain", log)])
-        await self._write(run, queue.finish, _with_usage(run, ending))
+        if not await self._write(run, queue.finish, _with_usage(run, ending)):
+            await self._keep_log(run)
 
     async def _keep_log(self, run: JobRun) -> None:
         if log := await run.log():
             await self._write(run, queue.add_log, File(LOG, "text/plain", log))
 
-    async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> None:
+    async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> bool:
         """Write down how it ended, while the job is ours and the database comes back in time."""
         try:
             await keep(self._core, SYSTEM, lambda tx: body(tx, run.job, *args))
+            return True
         except Conflict:
             logger.warning("job.fenced", job=run.job.id, attempt=run.job.attempt)
         except QuarterdeckError as error:
             logger.error("job.unwritten", job=run.job.id, error=error.message)
+        return False
 
     # Staying alive.
 
     async def _beat(self) -> None:
         """Renew what runs; end what is not ours any more."""
-        pause = self._settings.heartbeat_seconds
+        pause = self._heartbeat
         while True:
             await asyncio.sleep(pause)
             runs = list(self._runs.values())
@@ -262,9 +266,9 @@ class Worker:
                 own = await self._core.db.tx(SYSTEM, queue.beat, self.id, self._settings.lease_seconds)
             except QuarterdeckError as error:
                 logger.warning("job.leases_not_renewed", error=error.message)
-                pause = min(self._settings.heartbeat_seconds, 1.0)
+                pause = min(self._heartbeat, 1.0)
                 continue
-            pause = self._settings.heartbeat_seconds
+            pause = self._heartbeat
             for run in runs:
                 if (run.job.id, run.job.attempt) in own:
                     run.renew()
