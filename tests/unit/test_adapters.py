@@ -235,8 +235,9 @@ def test_the_login_of_the_user_is_linked_where_no_key_is_given(
     keyed = launch("claude", tmp_path, env={"ANTHROPIC_API_KEY": "k"}, home=tmp_path / "keyed")
     assert keyed.folders == ()
     assert not (tmp_path / "keyed" / ".claude").exists()
-    for _ in range(2):
-        linked = launch("claude", tmp_path, home=tmp_path / "linked")
+    for name in ("claude", "claude", "acp"):
+        given = Assignment("Do it.", tmp_path, tmp_path / "linked")
+        linked = ADAPTERS[name].launch(["/opt/claude-agent"], {}, given)
         assert linked.folders == (user / ".claude/.credentials.json",)
         assert (tmp_path / "linked/.claude/.credentials.json").readlink() == linked.folders[0]
 

@@ -43,7 +43,7 @@ class Codex:
         if env.get("OPENAI_API_KEY") and not env.get("CODEX_API_KEY"):
             own["CODEX_API_KEY"] = env["OPENAI_API_KEY"]
         keyed = env.get("CODEX_API_KEY") or env.get("OPENAI_API_KEY")
-        login = [] if keyed else link_login(assignment.home, ".codex/auth.json")
+        login = [] if keyed else link_login(assignment.home, "codex")
         if assignment.token:
             own[TOKEN_VARIABLE] = assignment.token
         argv = (
