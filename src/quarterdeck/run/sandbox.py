@@ -156,16 +156,21 @@ def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
 
 
 def _reachable(launch: Launch, tree: Path, home: Path) -> list[Path]:
-    """What the program needs beside the system: where it lies, its interpreter, extra certificates."""
+    """What the program needs beside the system: where it lies, its interpreter, extra certificates, and the
+    programs that its variables name."""
     env = launch.env
-    program = _absolute(launch.argv, env)[0]
-    found: list[Path] = [*launch.folders, *_around(Path(program), env)]
+    programs = [Path(_absolute(launch.argv, env)[0]), *map(Path, filter(_is_program, env.values()))]
+    found = [*launch.folders, *(path for program in programs for path in _around(program, env))]
     found += [Path(env[name]) for name in _CERTIFICATES if env.get(name, "").startswith("/")]
     private = {Path.home(), *Path.home().parents, *tree.parents, *home.parents, Path("/etc")}
     kept = {path for path in found if path.is_absolute() and path not in private}
     # What lies in a folder that is bound comes with it.
     covered = {Path("/usr"), *map(Path, _BASE), *kept}
     return sorted(path for path in kept if covered.isdisjoint(path.parents) and path not in map(Path, _BASE))
+
+
+def _is_program(word: str) -> bool:
+    return word.startswith("/") and Path(word).is_file() and os.access(word, os.X_OK)
 
 
 def _around(program: Path, env: Mapping[str, str], hops: int = _HOPS) -> Iterator[Path]:
