@@ -48,6 +48,7 @@ TASK = {
 
 @contextlib.asynccontextmanager
 async def opened(url: str, folder: Path) -> AsyncIterator[Core]:
+    folder.mkdir(exist_ok=True)
     configured = Settings(search={"provider": "off"}, database={"url": url})  # type: ignore[arg-type]
     async with life.opened(configured, folder) as core:
         yield core
