@@ -30,6 +30,25 @@ from quarterdeck.store.tx import Tx
 from tests.store import until
 
 ROOT = Path(__file__).parents[1]
+
+# An agent of the Agent Client Protocol that answers one prompt with its length, and does not end by itself.
+TALKER = """
+import json, sys, time
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "initialize":
+        say(id=asked["id"], result={"protocolVersion": 1, "agentCapabilities": {}})
+    elif asked["method"] == "session/new":
+        say(id=asked["id"], result={"sessionId": "talk"})
+    elif asked["method"] == "session/prompt":
+        words = f"heard {len(asked['params']['prompt'][0]['text'])}"
+        chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": words}}
+        say(method="session/update", params={"sessionId": "talk", "update": chunk})
+        say(id=asked["id"], result={"stopReason": "end_turn"})
+time.sleep(600)
+"""
 ANN = Caller("ann", "operator")
 BOB = Caller("bob", "operator")
 AGENTS: dict[str, dict[str, Any]] = {
@@ -38,6 +57,7 @@ AGENTS: dict[str, dict[str, Any]] = {
     "double": {"adapter": "command", "command": ["sh"], "max_concurrent": 2},
     "secretive": {"adapter": "command", "command": ["sh"], "env": {"API_KEY": "hush-hush-hush"}},
     "usual": {"adapter": "command", "command": ["sh"]},
+    "talker": {"adapter": "acp", "command": [sys.executable, "-u", "-c", TALKER]},
     "away": {"adapter": "command", "command": ["no-such-program-anywhere"]},
 }
 

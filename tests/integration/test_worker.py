@@ -23,6 +23,7 @@ from quarterdeck.run.worker import Failed, JobRun, Worker
 from quarterdeck.store import artifacts, workers
 from quarterdeck.store import jobs as rows
 from tests.attempts import carriers, token
+from tests.attempts import until as wait_until
 from tests.integration.own_core import quarterdeck
 from tests.jobs import ANN, RUNNERS, WorkerProcess, a_core, ended, put, reaches, working
 from tests.store import until
@@ -376,6 +377,45 @@ def test_several_agents_of_one_attempt_have_a_folder_and_a_log_each(tmp_path: Pa
             await worker.close()
 
     run(body)
+
+
+def test_an_agent_that_is_spoken_to_gets_long_words_whole_and_is_ended_when_all_is_said(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with a_core(tmp_path) as core, working(core):
+            # More than a pipe holds.
+            done = await ended(core, await queue_job(core, "x" * 300_000, agent="talker"))
+            assert (done.state, done.summary) == ("SUCCEEDED", "heard 300000")
+            await nothing_left(core, str(tmp_path / "attempts"))
+
+    run(body)
+
+
+def test_what_an_embedded_core_ran_when_it_was_killed_is_run_again_at_the_next_start(tmp_path: Path) -> None:
+    mark, again = token(), tmp_path / "again"
+    url = f"sqlite:///{tmp_path / 'quarterdeck.db'}"
+
+    async def begin() -> Job:
+        async with a_core(tmp_path, url) as core:
+            return await queue_job(core, f"test -e {again} && touch {again}.done || {{ {sleeper(mark)}; }}")
+
+    async def check(job: Job) -> None:
+        async with a_core(tmp_path, url) as core:
+            done = await queue.get(core, ANN, job.id)
+            assert (done.state, done.attempt) == ("SUCCEEDED", 2)
+
+    job = asyncio.run(begin())
+    core = WorkerProcess(tmp_path, url, serving=True, lease_seconds=3600.0)
+    with core.running():
+        wait_until(lambda: len(carriers(f"sleep\0{mark}")) == 2, 60)
+    again.touch()
+    with core.running():
+        wait_until(lambda: Path(f"{again}.done").exists(), 60)
+        wait_until(lambda: not any((tmp_path / "attempts").iterdir()), 60)
+        core.end(signal.SIGTERM)
+    asyncio.run(check(job))
+    assert carriers(f"sleep\0{mark}") == []
 
 
 @pytest.mark.parametrize("given", [[], ["--database", "sqlite:///quarterdeck.db"]])

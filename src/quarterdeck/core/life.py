@@ -13,6 +13,7 @@ from quarterdeck.core.memory_index import MemoryIndex
 from quarterdeck.core.models import Providers
 from quarterdeck.core.settings import Tuning
 from quarterdeck.core.templates import Library
+from quarterdeck.core.webhooks import Webhooks
 from quarterdeck.domain.breaker import Breaker
 from quarterdeck.domain.callers import SYSTEM
 from quarterdeck.events import Bus
@@ -45,7 +46,7 @@ async def opened(
         url=url,
     )
     core.caches.append(core.memory.clear_cache)
-    runner = ContentRunner(core)
+    runner, webhooks = ContentRunner(core), Webhooks(core)
     try:
         await db.start()
         if serving:
@@ -53,11 +54,13 @@ async def opened(
             await db.tx(queue.SYSTEM, queue.set_limits, registry.limits(core, usual))
             core.memory.start()
             runner.start()
+            webhooks.start()
         yield core
     finally:
         bus.close()
         await core.memory.close()
         await runner.close()
+        await webhooks.close()
         await core.providers.close()
         await core.settle()
         await db.close()

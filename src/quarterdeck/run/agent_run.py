@@ -60,11 +60,12 @@ class Seen:
     tool_calls: dict[str, int] = field(default_factory=dict)
     session_id: str | None = None
     last_message: str = ""
+    last_tool: str | None = None
 
     def add(self, step: Step) -> None:
         if step.kind == "tool":
             self.tool_call_count += 1
-            name = step.tool or "unknown"
+            name = self.last_tool = step.tool or "unknown"
             self.tool_calls[name] = self.tool_calls.get(name, 0) + 1
         elif step.kind == "text":
             self.message_count += 1
@@ -94,6 +95,9 @@ class JobRun:
         self._attempt: Attempt | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._secrets = {claimed.token}
+        self._on_step: Callable[[Step], None] | None = None
+        # Files to keep beside the log when the job is ended from outside.
+        self.left: Sequence[File] = ()
         self._progress = Progress(self._tell)
 
     @property
@@ -128,6 +132,7 @@ class JobRun:
         *,
         wrap: Callable[[Launch], Launch] | None = None,
         timeout_s: float | None = None,
+        on_step: Callable[[Step], None] | None = None,
     ) -> Outcome:
         """Run the job's agent once, below a supervisor; how it ended by its own account.
 
@@ -136,6 +141,7 @@ class JobRun:
         """
         agent = self.agent()
         reader = self._adapter(agent).reader(assignment)
+        self._on_step = on_step
         folder = self.folder / (f"agent-{len(self._runs) + 1}" if self._runs else "agent")
         ended = self._recorded.get(folder.name)
         if ended is None:
@@ -193,7 +199,7 @@ class JobRun:
     async def close(self) -> None:
         """Nothing more is told, and the scratch folder goes."""
         self._progress.close()
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        await asyncio.to_thread(remove, self.folder)
 
     # The agent.
 
@@ -221,16 +227,21 @@ class JobRun:
         stdin = await asyncio.to_thread(_given, folder.with_suffix(".in"), launch)
         spec = self._spec(launch, cwd, stdin, timeout_s)
         mouth = Mouth(stdin, launch.stdin) if launch.interactive and stdin else None
+        stop: asyncio.TimerHandle | None = None
         try:
             self._attempt = attempt = await self._start(folder, spec)
             async for line in _lines(attempt):
                 self._feed(reader, line)
-                if mouth is not None:
+                if mouth is not None and not mouth.shutting:
                     mouth.say(reader.outgoing())
                     if reader.finished:
                         mouth.shut()
+                        # Not every agent ends when nobody speaks to it any more.
+                        stop = asyncio.get_running_loop().call_later(spec.grace_seconds, attempt.cancel)
             return await attempt.wait()
         finally:
+            if stop is not None:
+                stop.cancel()
             if mouth is not None:
                 mouth.close()
             # However we leave, nothing of the agent stays.
@@ -284,6 +295,8 @@ class JobRun:
     def _feed(self, reader: Reader, line: bytes, *, tell: bool = True) -> None:
         for step in reader.feed(line):
             self.seen.add(step)
+            if self._on_step is not None:
+                self._on_step(step)
             if tell:
                 self._progress.add(step)
 
@@ -292,9 +305,9 @@ class JobRun:
             raise Failed("EXECUTOR_ERROR", f"The agent could not be started: {ended.error}")
         if ended.reason == "deadline":
             raise Failed("TIMEOUT", f"The agent did not end within {self._limit()}.")
-        if ended.reason != "exited":
+        if ended.reason != "exited" and not (ended.reason == "cancelled" and reader.finished):
             raise Lost(ended.reason)
-        code = ended.code if ended.signal is None else 128 + ended.signal
+        code = ended.code if ended.signal is None or ended.reason == "cancelled" else 128 + ended.signal
         stderr = transcript(folder, "stderr")[-_STDERR_BYTES:].decode(errors="replace")
         outcome = reader.finish(code, stderr)
         self.outcomes.append(outcome)
@@ -318,6 +331,8 @@ class JobRun:
                 tool_calls=self.seen.tool_call_count,
                 messages=self.seen.message_count,
                 agent_session=self.seen.session_id,
+                last_tool=self.seen.last_tool,
+                last_message=self.seen.last_message,
             )
 
 
@@ -416,17 +431,17 @@ class Mouth:
         # For reading too: so it opens at once, and stays open until the agent has it.
         self._file: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._waiting = bytearray(first)
-        self._shutting = False
+        self.shutting = False
         self._write()
 
     def say(self, words: bytes) -> None:
-        if words and not self._shutting:
+        if words and not self.shutting:
             self._waiting += words
             self._write()
 
     def shut(self) -> None:
         """End of input, once everything is said."""
-        self._shutting = True
+        self.shutting = True
         self._write()
 
     def close(self) -> None:
@@ -444,6 +459,21 @@ class Mouth:
             self._loop.add_writer(self._file, self._write)
             return
         self._loop.remove_writer(self._file)
-        if self._shutting:
+        if self.shutting:
             os.close(self._file)
             self._file = None
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder and all in it, also what an agent made read-only."""
+
+    def force(action: Any, path: str, error: Any) -> None:
+        with suppress(OSError):
+            Path(path).parent.chmod(0o700)
+            if Path(path).is_dir() and not Path(path).is_symlink():
+                Path(path).chmod(0o700)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                Path(path).unlink()
+
+    shutil.rmtree(folder, onerror=force)

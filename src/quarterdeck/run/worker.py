@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +21,7 @@ from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
-from quarterdeck.run.agent_run import Failed, JobRun, Lost
+from quarterdeck.run.agent_run import Failed, JobRun, Lost, remove
 from quarterdeck.run.attempts import Recovered, recover
 
 __all__ = ["Failed", "JobRun", "Runner", "Worker"]
@@ -56,9 +55,10 @@ class Worker:
         self._wake = asyncio.Event()
         self._stopping = False
         self._due = 0.0
-        # Jobs that ended while a claim was on its way: one of them may be what it brings.
+        # Attempts that ended while a claim was on its way: one of them may be what it brings.
         self._claiming = False
-        self._ended: set[str] = set()
+        self._ended: dict[str, int] = {}
+        self._strays: set[tuple[str, int]] = set()
         self._loops: list[asyncio.Task[None]] = []
         for kind in ("job.queued", "job.stale", "job.finished"):
             core.bus.on(kind, self._heard)
@@ -99,11 +99,12 @@ class Worker:
         if event.data.get("job_kind") not in WORKED:
             return
         if event.kind != "job.queued":
-            run = self._runs.get(str(event.entity_id))
-            if run is not None and event.data["attempt"] >= run.job.attempt:
+            job, attempt = str(event.entity_id), int(event.data["attempt"])
+            run = self._runs.get(job)
+            if run is not None and attempt >= run.job.attempt:
                 run.end("cancelled" if event.kind == "job.finished" else "lost")
             elif self._claiming:
-                self._ended.add(str(event.entity_id))
+                self._ended[job] = attempt
         self._wake.set()
 
     async def _run(self) -> None:
@@ -147,7 +148,7 @@ class Worker:
             if claimed is None:
                 return
             self._launch(claimed)
-            if claimed.job.id in self._ended:
+            if self._ended.get(claimed.job.id, -1) >= claimed.job.attempt:
                 self._runs[claimed.job.id].end("cancelled")
 
     def _open_kinds(self) -> list[str]:
@@ -241,8 +242,10 @@ class Worker:
         await self._write(run, queue.finish, _with_usage(run, ending))
 
     async def _keep_log(self, run: JobRun) -> None:
-        if log := await run.log():
-            await self._write(run, queue.add_log, File(LOG, "text/plain", log))
+        log = await run.log()
+        files = [*run.left, *([File(LOG, "text/plain", log)] if log else [])]
+        if files:
+            await self._write(run, queue.add_files, files)
 
     async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> None:
         """Write down how it ended, while the job is ours and the database comes back in time."""
@@ -273,6 +276,18 @@ class Worker:
                     run.renew()
                 else:
                     run.end("lost")
+            await self._give_up_strays(own)
+
+    async def _give_up_strays(self, own: set[tuple[str, int]]) -> None:
+        """What is ours by the database and yet not here: a claim whose answer was lost on its way."""
+        strays = own - {(run.job.id, run.job.attempt) for run in self._runs.values()}
+        for job_id, attempt in strays & self._strays:
+            logger.warning("job.lost", job=job_id, attempt=attempt, why="unknown here")
+            with suppress(QuarterdeckError):
+                job = await queue.get(self._core, SYSTEM, job_id)
+                ours = replace(job, worker=self.id, attempt=attempt)
+                await self._core.db.tx(SYSTEM, queue.lose, ours, self._settings.max_attempts)
+        self._strays = strays
 
     # Starting after a loss.
 
@@ -301,7 +316,7 @@ class Worker:
             if any(each.outcome == "running" for each in found):
                 continue
             if job is None or not await self._take_over(job, folder, found):
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await asyncio.to_thread(remove, folder)
                 if job is not None:
                     await self._lose(job)
         for job in jobs.values():
@@ -311,7 +326,10 @@ class Worker:
     async def _take_over(self, job: Job, folder: Path, found: list[Recovered]) -> bool:
         """Go on with an attempt whose agents had ended by themselves; whether we do."""
         recorded = {each.folder.name: each.exit for each in found if each.exit is not None}
-        if job.kind not in self._runners or not found or any(each.outcome != "exited" for each in found):
+        if job.kind not in self._runners or not found:
+            return False
+        # A prompt is not asked twice: its runner tells what the agent had said before it was stopped.
+        if job.kind != PROMPT and any(each.outcome != "exited" for each in found):
             return False
         try:
             lease = self._settings.lease_seconds
@@ -353,4 +371,4 @@ def _keep_only(folder: Path, names: set[str]) -> None:
     """Clear the scratch folder of an attempt that goes on, but for what its agents left."""
     for each in folder.iterdir():
         if each.name not in names:
-            shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink(missing_ok=True)
+            remove(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)

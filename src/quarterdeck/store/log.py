@@ -1,9 +1,9 @@
 """The event log: dense numbers and a hash chain, written last in its transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, insert, or_, select
+from sqlalchemy import bindparam, func, insert, or_, select
 
 from quarterdeck.events import GENESIS, Draft, Event
 from quarterdeck.store.kept import kept
@@ -44,6 +44,17 @@ def after(tx: Tx, seq: int, count: int = 500) -> list[Event]:
     return [record(Event, row) for row in tx.all(_AFTER, seq=seq, count=count)]
 
 
+def newest_of(tx: Tx, entity_id: str, kind: str, count: int) -> list[Event]:
+    """The newest events of a kind about a row, among the caller's own."""
+    statement = (
+        select(events)
+        .where(events.c.entity_id == entity_id, events.c.kind == kind, *within(events, tx.shape))
+        .order_by(events.c.seq.desc())
+        .limit(count)
+    )
+    return [record(Event, row) for row in tx.all(statement)]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which events a tail is to hold; None means all. `tool` is a whole name or its end after a dot."""
@@ -78,12 +89,36 @@ def tail(tx: Tx, wanted: Wanted, count: int) -> list[Event]:
     return [record(Event, row) for row in tx.all(newest)]
 
 
-def mine(tx: Tx, seq: int, count: int) -> list[Event]:
-    """The caller's own events after `seq`, oldest first."""
+def mine(
+    tx: Tx, seq: int, count: int, *, kinds: Collection[str] | None = None, task_id: str | None = None
+) -> list[Event]:
+    """The caller's own events after `seq`, oldest first, perhaps of some kinds or one task only."""
+    conditions = [events.c.seq > seq, *within(events, tx.shape)]
+    if kinds is not None:
+        conditions.append(events.c.kind.in_(kinds))
+    if task_id is not None:
+        conditions.append(events.c.task_id == task_id)
+    statement = select(events).where(*conditions).order_by(events.c.seq).limit(count)
+    return [record(Event, row) for row in tx.all(statement)]
+
+
+def of_entity(tx: Tx, entity_id: str, count: int, offset: int = 0) -> list[Event]:
+    """The caller's events of one row, oldest first, from the `offset`th on."""
     statement = (
         select(events)
-        .where(events.c.seq > seq, *within(events, tx.shape))
+        .where(events.c.entity_id == entity_id, *within(events, tx.shape, anchored=True))
         .order_by(events.c.seq)
         .limit(count)
+        .offset(offset)
     )
     return [record(Event, row) for row in tx.all(statement)]
+
+
+def count_of_entity(tx: Tx, entity_id: str) -> int:
+    """How many events of one row the caller has."""
+    found = tx.one(
+        select(func.count().label("n")).where(
+            events.c.entity_id == entity_id, *within(events, tx.shape, anchored=True)
+        )
+    )
+    return 0 if found is None else int(found.n)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, insert, select, update
+from sqlalchemy import Select, bindparam, func, insert, or_, select, update
 
 from quarterdeck.domain.records import Artifact, LogEntry, Session, as_dict
 from quarterdeck.store.schema import session_artifacts, session_log, sessions
@@ -28,6 +28,22 @@ def _get(shape: Shape, lock: bool) -> Select[Any]:
 def get(tx: Tx, session_id: str, *, lock: bool = False) -> Session | None:
     """The caller's session; `lock` holds the row until the transaction ends."""
     row = tx.one(_get(tx.shape, lock), session_id=session_id)
+    return None if row is None else record(Session, row)
+
+
+def conversation(tx: Tx, session_id: str) -> Session | None:
+    """The caller's newest session with the resident agent by its id, or by the agent's own."""
+    statement = (
+        select(sessions)
+        .where(
+            sessions.c.kind == "prompt",
+            or_(sessions.c.id == session_id, sessions.c.agent_session_id == session_id),
+            *within(sessions, tx.shape),
+        )
+        .order_by(sessions.c.created_at.desc())
+        .limit(1)
+    )
+    row = tx.one(statement)
     return None if row is None else record(Session, row)
 
 
@@ -113,3 +129,47 @@ def artifacts(tx: Tx, session_id: str, count: int) -> list[Artifact]:
         .limit(count)
     )
     return [record(Artifact, row) for row in reversed(tx.all(statement))]
+
+
+def live_of_task(tx: Tx, task_id: str, kind: str) -> Session | None:
+    """The newest session of a kind on the caller's task that has not ended."""
+    statement = (
+        select(sessions)
+        .where(
+            sessions.c.task_id == task_id,
+            sessions.c.kind == kind,
+            sessions.c.status == "active",
+            *within(sessions, tx.shape),
+        )
+        .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
+        .limit(1)
+    )
+    row = tx.one(statement)
+    return None if row is None else record(Session, row)
+
+
+def last_of_task(
+    tx: Tx, task_id: str, agent: str, before: int | None = None, but: str | None = None
+) -> Session | None:
+    """The newest session of an agent on the caller's task, headless or with a person, ended or not.
+
+    `before` is a time that it may not be younger than, `but` the id of one to leave out.
+    """
+    conditions = [
+        sessions.c.task_id == task_id,
+        sessions.c.agent == agent,
+        sessions.c.kind.in_(("auto", "pair")),
+        *within(sessions, tx.shape),
+    ]
+    if before is not None:
+        conditions.append(sessions.c.created_at <= before)
+    if but is not None:
+        conditions.append(sessions.c.id != but)
+    statement = (
+        select(sessions)
+        .where(*conditions)
+        .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
+        .limit(1)
+    )
+    row = tx.one(statement)
+    return None if row is None else record(Session, row)

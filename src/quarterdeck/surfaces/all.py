@@ -1,18 +1,25 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
+from dataclasses import replace
+
 from quarterdeck.surfaces import (
+    agent,
     board,
     board_audit,
     board_context,
+    board_jobs,
     board_plans,
     board_projects,
     board_review,
+    board_sessions,
     board_settings,
     board_tasks,
     board_wait,
     content,
     orchestrator,
     plans,
+    relay,
+    task_resources,
     templates,
     work_sessions,
 )
@@ -25,6 +32,8 @@ _BOARD = (
     *board_tasks.TOOLS,
     *board_wait.TOOLS,
     *board_projects.TOOLS,
+    *board_jobs.TOOLS,
+    *board_sessions.TOOLS,
     *board_review.TOOLS,
     *board_settings.TOOLS,
     *board_audit.TOOLS,
@@ -40,6 +49,8 @@ BOARD = Surface(
     word=board.word,
 )
 
+ORCHESTRATOR = replace(orchestrator.SURFACE, resources=(task_resources.TASKS,))
+
 PLANS = Surface(
     name="plans",
     server_name="quarterdeck-plans",
@@ -51,6 +62,8 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (BOARD, orchestrator.SURFACE, PLANS)}
+_ALL = (BOARD, ORCHESTRATOR, PLANS, relay.SURFACE, agent.SURFACE)
+
+SURFACES: dict[str, Surface] = {surface.name: surface for surface in _ALL}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))
