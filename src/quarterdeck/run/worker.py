@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from quarterdeck.core import queue
+from quarterdeck.core import queue, settings
 from quarterdeck.core.context import Core
 from quarterdeck.core.models import keep
 from quarterdeck.core.queue import LOG, SYSTEM, Claimed, Ending, File
@@ -47,6 +47,7 @@ class Worker:
         self._runners = runners
         self._settings = core.settings.worker
         self._heartbeat = min(self._settings.heartbeat_seconds, self._settings.lease_seconds / 3)
+        self._given = concurrency
         self._concurrency = self._settings.concurrency if concurrency is None else concurrency
         self.id = f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self.root = core.data_dir / "attempts"
@@ -62,6 +63,7 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         for kind in ("job.queued", "job.stale", "job.finished"):
             core.bus.on(kind, self._heard)
+        core.bus.on("settings.updated", lambda event: self._wake.set())
 
     def start(self) -> None:
         _here[self.id] = self
@@ -140,6 +142,8 @@ class Worker:
 
     async def _fill(self) -> None:
         """Claim jobs while there is room."""
+        if self._given is None and self._settings.concurrency:  # one that was told to rest does
+            self._concurrency = int(await settings.get(self._core, settings.CONCURRENCY))
         while not self._stopping and (kinds := self._open_kinds()):
             claimed = await self._claim(kinds)
             if claimed is None:
