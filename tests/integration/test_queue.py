@@ -284,11 +284,11 @@ def test_the_log_of_a_cancelled_job_can_still_be_kept_but_not_over_another(on_a_
         job = await it.put()
         running = await it.take()
         log = File("logs.txt", "text/plain", b"said")
-        await it.do(queue.add_log, running, log)
+        await it.do(queue.add_files, running, [log])
         assert await it.do(artifacts.names_of, job.id) == {}, "while it runs its end is to come"
         cancelled = await it.do(queue.cancel, job, "no", caller=ANN)
-        await it.do(queue.add_log, running, log)
-        await it.do(queue.add_log, running, File("logs.txt", "text/plain", b"later"))
+        await it.do(queue.add_files, running, [log])
+        await it.do(queue.add_files, running, [File("logs.txt", "text/plain", b"later")])
         assert (await it.do(artifacts.get, job.id, "logs.txt")).content == b"said"
         after = await it.get(job)
         assert (after.state, after.state_version) == ("CANCELED", cancelled.state_version + 1)

@@ -177,14 +177,15 @@ def progress(tx: Tx, job: Job, /, **data: Any) -> None:
     _emit(tx, "job.progress", held(tx, job), **{name: clean(value) for name, value in data.items()})
 
 
-def add_log(tx: Tx, job: Job, file: File) -> None:
-    """Keep the log of an attempt whose job was ended by somebody else, unless another attempt came."""
+def add_files(tx: Tx, job: Job, files: Sequence[File]) -> None:
+    """Keep what an attempt left whose job was ended by somebody else, unless another attempt came."""
     found = jobs.get(tx, job.id, lock=True)
     if found is None or found.state in LIVE or (found.worker, found.attempt) != (job.worker, job.attempt):
         return
-    if artifacts.get(tx, job.id, file.name) is None:
-        _put(tx, found, [file])
-        _emit(tx, "job.progress", jobs.change(tx, found, {}), artifact=file.name)
+    new = [file for file in files if artifacts.get(tx, job.id, file.name) is None]
+    if new:
+        _put(tx, found, new)
+        _emit(tx, "job.progress", jobs.change(tx, found, {}), artifact=new[-1].name)
 
 
 def claim(

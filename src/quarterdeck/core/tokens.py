@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quarterdeck.core import tasks
@@ -16,6 +17,7 @@ from quarterdeck.store.tasks import project_exists
 from quarterdeck.store.tx import Tx
 
 LOCAL_USER = "local"
+ADMIN = Caller(None, "maintainer", everyone=True, unmetered=True)
 _FRESH_SECONDS = 5.0
 _LATELY_SECONDS = 300.0
 _TOUCH_SECONDS = 60.0
@@ -150,7 +152,20 @@ async def revoke(core: Core, caller: Caller, token_id: str) -> None:
     await core.db.tx(caller, body)
 
 
-def _expired(caller: Caller) -> bool:
+async def stands(core: Core, caller: Caller) -> bool:
+    """Whether a caller who came in some time ago would be let in now. While nobody can tell, yes."""
+    if caller.token_id is None:
+        return True
+    if expired(caller):
+        return False
+    try:
+        return await core.db.read(SYSTEM, rows.live, caller.token_id) is not None
+    except Unavailable:
+        return True
+
+
+def expired(caller: Caller) -> bool:
+    """Whether the caller's token has run out of its time."""
     return caller.expires_at is not None and caller.expires_at <= now_us()
 
 
@@ -178,13 +193,20 @@ class Gatekeeper:
         While the database is away a token seen lately still passes; an unknown one raises Unavailable.
         """
         if self._admin is not None and hmac.compare_digest(plaintext.encode(), self._admin):
-            return Caller(None, "maintainer", everyone=True, unmetered=True)
+            return ADMIN
         key = digest(plaintext)
+        return await self._known(key, rows.by_hash, key)
+
+    async def holder(self, token_id: str) -> Caller | None:
+        """The caller behind a token's id: for a session that the token's secret opened before."""
+        return await self._known(f"id {token_id}", rows.live, token_id)
+
+    async def _known(self, key: str, find: Callable[[Tx, str], Token | None], named: str) -> Caller | None:
         seen, now = self._seen.get(key), time.monotonic()
         if seen is None or now - seen.checked > _FRESH_SECONDS:
             revocations = self._revocations
             try:
-                token = await self._core.db.read(SYSTEM, rows.by_hash, key)
+                token = await self._core.db.read(SYSTEM, find, named)
             except Unavailable:
                 if seen is None or now - seen.checked > _LATELY_SECONDS:
                     raise
@@ -192,7 +214,7 @@ class Gatekeeper:
                 seen = self._remember(key, token, seen, now)
                 if revocations != self._revocations:  # it may be this one: look again at the next call
                     self._seen.pop(key, None)
-        if seen is None or _expired(seen.caller):
+        if seen is None or expired(seen.caller):
             return None
         if now - seen.touched > _TOUCH_SECONDS:
             seen.touched = now

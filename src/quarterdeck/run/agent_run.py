@@ -59,11 +59,12 @@ class Seen:
     tool_calls: dict[str, int] = field(default_factory=dict)
     session_id: str | None = None
     last_message: str = ""
+    last_tool: str | None = None
 
     def add(self, step: Step) -> None:
         if step.kind == "tool":
             self.tool_call_count += 1
-            name = step.tool or "unknown"
+            name = self.last_tool = step.tool or "unknown"
             self.tool_calls[name] = self.tool_calls.get(name, 0) + 1
         elif step.kind == "text":
             self.message_count += 1
@@ -93,6 +94,9 @@ class JobRun:
         self._attempt: Attempt | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._secrets = {claimed.token}
+        self._on_step: Callable[[Step], None] | None = None
+        # Files to keep beside the log when the job is ended from outside.
+        self.left: Sequence[File] = ()
         self._progress = Progress(self._tell)
 
     @property
@@ -127,6 +131,7 @@ class JobRun:
         *,
         wrap: Callable[[Launch], Launch] | None = None,
         timeout_s: float | None = None,
+        on_step: Callable[[Step], None] | None = None,
     ) -> Outcome:
         """Run the job's agent once, below a supervisor; how it ended by its own account.
 
@@ -135,6 +140,7 @@ class JobRun:
         """
         agent = self.agent()
         reader = self._adapter(agent).reader(assignment)
+        self._on_step = on_step
         folder = self.folder / (f"agent-{len(self._runs) + 1}" if self._runs else "agent")
         ended = self._recorded.get(folder.name)
         if ended is None:
@@ -288,6 +294,8 @@ class JobRun:
     def _feed(self, reader: Reader, line: bytes, *, tell: bool = True) -> None:
         for step in reader.feed(line):
             self.seen.add(step)
+            if self._on_step is not None:
+                self._on_step(step)
             if tell:
                 self._progress.add(step)
 
@@ -322,6 +330,8 @@ class JobRun:
                 tool_calls=self.seen.tool_call_count,
                 messages=self.seen.message_count,
                 agent_session=self.seen.session_id,
+                last_tool=self.seen.last_tool,
+                last_message=self.seen.last_message,
             )
 
 

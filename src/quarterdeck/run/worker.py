@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from quarterdeck.core import queue
+from quarterdeck.core import queue, settings
 from quarterdeck.core.context import Core
 from quarterdeck.core.models import keep
 from quarterdeck.core.queue import LOG, SYSTEM, Claimed, Ending, File
@@ -47,6 +47,7 @@ class Worker:
         self._runners = runners
         self._settings = core.settings.worker
         self._heartbeat = min(self._settings.heartbeat_seconds, self._settings.lease_seconds / 3)
+        self._given = concurrency
         self._concurrency = self._settings.concurrency if concurrency is None else concurrency
         self.id = f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self.root = core.data_dir / "attempts"
@@ -62,6 +63,7 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         for kind in ("job.queued", "job.stale", "job.finished"):
             core.bus.on(kind, self._heard)
+        core.bus.on("settings.updated", lambda event: self._wake.set())
 
     def start(self) -> None:
         _here[self.id] = self
@@ -140,6 +142,8 @@ class Worker:
 
     async def _fill(self) -> None:
         """Claim jobs while there is room."""
+        if self._given is None and self._settings.concurrency:  # one that was told to rest does
+            self._concurrency = int(await settings.get(self._core, settings.CONCURRENCY))
         while not self._stopping and (kinds := self._open_kinds()):
             claimed = await self._claim(kinds)
             if claimed is None:
@@ -240,8 +244,10 @@ class Worker:
             await self._keep_log(run)
 
     async def _keep_log(self, run: JobRun) -> None:
-        if log := await run.log():
-            await self._write(run, queue.add_log, File(LOG, "text/plain", log))
+        log = await run.log()
+        files = [*run.left, *([File(LOG, "text/plain", log)] if log else [])]
+        if files:
+            await self._write(run, queue.add_files, files)
 
     async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> bool:
         """Write down how it ended, while the job is ours and the database comes back in time."""
@@ -324,7 +330,10 @@ class Worker:
     async def _take_over(self, job: Job, folder: Path, found: list[Recovered]) -> bool:
         """Go on with an attempt whose agents had ended by themselves; whether we do."""
         recorded = {each.folder.name: each.exit for each in found if each.exit is not None}
-        if job.kind not in self._runners or not found or any(each.outcome != "exited" for each in found):
+        if job.kind not in self._runners or not found:
+            return False
+        # A prompt is not asked twice: its runner tells what the agent had said before it was stopped.
+        if job.kind != PROMPT and any(each.outcome != "exited" for each in found):
             return False
         try:
             lease = self._settings.lease_seconds

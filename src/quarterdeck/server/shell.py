@@ -17,7 +17,7 @@ class Shell:
     """An ASGI application that becomes the whole core as soon as it is loaded."""
 
     def __init__(
-        self, settings: "Settings", data_dir: Path, host: str, url: str, ready: Callable[[], None]
+        self, settings: "Settings", data_dir: Path, host: str, url: str, ready: Callable[[str], None]
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
@@ -67,7 +67,7 @@ class Shell:
             await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
             started.cancel()
             if not running.done():
-                self._announce()
+                self._announce(application.entry)
             await running
         except BaseException as error:
             self.failure = error

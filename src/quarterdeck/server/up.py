@@ -63,14 +63,19 @@ def base_url(listening: socket.socket) -> str:
     return f"http://{shown}:{port}"
 
 
-def serve(settings: "Settings", data_dir: Path, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Run a core until it is told to stop. `ready` is called with its address once it answers everything."""
+def serve(
+    settings: "Settings", data_dir: Path, host: str, port: int, ready: Callable[[str, str], None]
+) -> None:
+    """Run a core until it is told to stop.
+
+    Once it answers everything, `ready` is called with its address and the code of a link that signs in once.
+    """
     with owned(data_dir), contextlib.closing(bind(host, port)) as listening:
         url = base_url(listening)
 
-        def announce() -> None:
+        def announce(entry: str) -> None:
             write_private(address_file(data_dir), json.dumps({"url": url, "pid": os.getpid()}))
-            ready(url)
+            ready(url, entry)
 
         try:
             _run(settings, data_dir, host, listening, announce)
@@ -80,7 +85,7 @@ def serve(settings: "Settings", data_dir: Path, host: str, port: int, ready: Cal
 
 
 def _run(
-    settings: "Settings", data_dir: Path, host: str, listening: socket.socket, announce: Callable[[], None]
+    settings: "Settings", data_dir: Path, host: str, listening: socket.socket, announce: Callable[[str], None]
 ) -> None:
     import asyncio
 

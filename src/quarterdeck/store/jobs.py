@@ -55,6 +55,14 @@ def newest(tx: Tx, kind: str, count: int) -> list[Job]:
     return [record(Job, row) for row in tx.all(statement)]
 
 
+def costs_of(tx: Tx, session_id: str) -> list[float | None]:
+    """What each job of a session cost, among the caller's own."""
+    statement = select(jobs.c.cost_usd).where(
+        jobs.c.session_id == session_id, jobs.c.finished_at.is_not(None), *within(jobs, tx.shape)
+    )
+    return [row.cost_usd for row in tx.all(statement)]
+
+
 def latest(tx: Tx, kind: str, key: str) -> Job | None:
     """The newest job of the caller's own user under an idempotency key."""
     statement = (

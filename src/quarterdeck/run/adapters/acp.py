@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from quarterdeck import __version__
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters import claude, gemini, opencode
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -54,7 +54,7 @@ _STOPS: Final = {
 
 class Acp:
     name = "acp"
-    features: frozenset[Feature] = frozenset({"resume", "fork", "model", "mcp", "cost"})
+    features = FEATURES["acp"]
     program: str | None = None
     helps: Sequence[Sequence[str]] = ()
 

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.features import Feature
 
-Feature = Literal[
-    "resume", "continue", "fork", "new_id", "effort", "budget", "schema", "subagent", "model", "mcp", "cost"
-]
 Mode = Literal["edit", "read"]
 StepKind = Literal["session", "text", "tool", "tool_result", "notice", "error"]
 # The flags that a program's help names; None when nobody asked, then all are taken to be there.

@@ -7,11 +7,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -40,12 +40,7 @@ _READING: Final = ("Read", "Grep", "Glob", "LS", "NotebookRead", "TodoWrite", "T
 
 class Claude:
     name = "claude"
-    features: frozenset[Feature] = frozenset(
-        {
-            *("resume", "continue", "fork", "new_id", "effort", "budget", "schema", "subagent"),
-            *("model", "mcp", "cost"),
-        }
-    )
+    features = FEATURES["claude"]
     program: str | None = "claude"
     helps: Sequence[Sequence[str]] = (("--help",),)
 

@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -28,9 +28,7 @@ _LEDGER: Final = "codex-usage.json"
 
 class Codex:
     name = "codex"
-    features: frozenset[Feature] = frozenset(
-        {"resume", "continue", "fork", "effort", "schema", "model", "mcp"}
-    )
+    features = FEATURES["codex"]
     program: str | None = "codex"
     helps: Sequence[Sequence[str]] = (("exec", "--help"),)
 

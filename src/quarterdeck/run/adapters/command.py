@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -22,7 +22,7 @@ _KEPT: Final = 16 * 1024 * 1024
 
 class Command:
     name = "command"
-    features: frozenset[Feature] = frozenset({"mcp", "model"})
+    features = FEATURES["command"]
     program: str | None = None
     helps: Sequence[Sequence[str]] = ()
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -32,7 +32,7 @@ QUIET: Final = {
 
 class Gemini:
     name = "gemini"
-    features: frozenset[Feature] = frozenset({"resume", "continue", "new_id", "model", "mcp"})
+    features = FEATURES["gemini"]
     program: str | None = "gemini"
     helps: Sequence[Sequence[str]] = (("--help",),)
 
@@ -77,7 +77,7 @@ def configure(assignment: Assignment, env: Mapping[str, str]) -> list[Path]:
         "security": {"auth": {"selectedType": auth}},
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
-        "general": {"disableAutoUpdate": True, "disableUpdateNag": True, "enableAutoUpdate": False},
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False, "maxAttempts": 4},
     }
     if assignment.mcp_url:
         headers = {"Authorization": f"Bearer ${TOKEN_VARIABLE}"} if assignment.token else {}

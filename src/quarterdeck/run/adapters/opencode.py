@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -33,9 +33,7 @@ _READ_ONLY: Final = {
 
 class OpenCode:
     name = "opencode"
-    features: frozenset[Feature] = frozenset(
-        {"resume", "continue", "fork", "subagent", "model", "mcp", "cost"}
-    )
+    features = FEATURES["opencode"]
     program: str | None = "opencode"
     helps: Sequence[Sequence[str]] = (("run", "--help"),)
 

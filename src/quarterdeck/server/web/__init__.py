@@ -1,0 +1,1 @@
+"""The web board: pages made on the server, and small scripts of our own that keep them live."""
