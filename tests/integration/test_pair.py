@@ -177,6 +177,24 @@ def test_what_cannot_be_opened_is_refused_and_changes_nothing(board: Board) -> N
         assert not board.done("sessions_exists", task_id=each)["exists"]
 
 
+def test_a_terminal_that_cannot_be_opened_leaves_no_session_and_no_token(board: Board) -> None:
+    task = pair_task(board)
+    socket = board.core.data_dir / "tmux.sock"
+    if socket.exists():
+        socket.rename(socket.with_suffix(".away"))
+    socket.mkdir()
+    try:
+        refused = board.refused("sessions_create", task_id=task)
+    finally:
+        socket.rmdir()
+        if socket.with_suffix(".away").exists():
+            socket.with_suffix(".away").rename(socket)
+    assert refused["code"] == "SESSION_CREATE_FAILED" and "tmux" in refused["message"]
+    assert not board.done("sessions_exists", task_id=task)["exists"]
+    assert not (board.home(task) / "pair.sh").exists()
+    assert board.state(task) == "pending"
+
+
 def test_auto_takes_a_session_over_and_a_person_takes_it_back(board: Board, tmp_path: Path) -> None:
     task = pair_task(board, agent_backend="terminal")
     session = board.done("sessions_create", task_id=task)
