@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +30,11 @@ def main() -> int:
         if word == "exit":
             print("goodbye", flush=True)
             return int(rest)
+        if word == "stay":  # deaf to a hang-up, with a child outside of the terminal
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            Path(rest).with_suffix(".part").write_text(f"{os.getpid()} {child.pid}")
+            Path(rest).with_suffix(".part").rename(rest)
         step(word, rest)
     return 0
 

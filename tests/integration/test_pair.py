@@ -132,6 +132,27 @@ def _dead(board: Board, task: str) -> dict[str, Any] | None:
     return None if found["exists"] else found
 
 
+def test_nothing_of_an_ended_session_stays_deaf_or_hidden(board: Board, tmp_path: Path) -> None:
+    task = pair_task(board)
+    session = board.done("sessions_create", task_id=task)
+    given(board, task)
+    told = tmp_path / "pids"
+    say(board, session, f"stay {told}")
+    until(told.exists, "told")
+    pids = told.read_text().split()
+    assert len(pids) == 2
+    board.done("sessions_kill", task_id=task)
+    assert not [pid for pid in pids if runs(pid)]
+
+
+def runs(pid: str) -> bool:
+    """Whether a process is there and no zombie, which waits for its new parent to take note of its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def test_editors_get_links_the_prompt_and_the_server_but_no_terminal(board: Board) -> None:
     task = pair_task(board, terminal_backend="vscode")
     session = board.done("sessions_create", task_id=task)
@@ -238,4 +259,4 @@ def test_a_session_outlives_a_killed_core_and_is_found_again(board: Board) -> No
         "its token revoked",
     )
     board.done("tasks_delete", task_id=task)
-    until(lambda: not Path(f"/proc/{pid}").exists(), "ended with its task")
+    until(lambda: not runs(str(pid)), "ended with its task")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quarterdeck.core import board, lineage, queue, settings, tasks
@@ -35,6 +35,7 @@ _REASON: Final = 4000
 _REVIEWS: Final = 20
 _FACTS: Final[tuple[str, ...]] = ("commits", "files", "insertions", "deletions", "changed_files")
 _QUIET_SECONDS: Final = 30.0
+_START_TRIES: Final = 3
 
 
 class NotStarted(Conflict):
@@ -64,37 +65,42 @@ async def start(
     timeout_s: int | None = None,
 ) -> tuple[View, bool]:
     """Queue the agent of an AUTO task. A task has one live job: a second start returns it, with False."""
-    task = await core.db.read(caller, tasks.seen, task_id)
-    live = await core.db.read(caller, jobs.live_of_task, task_id, [KIND])
-    check_type(task)
-    chosen = await choose(core, task, agent) if not live else None
-
-    def body(tx: Tx) -> tuple[View, bool]:
-        task = tasks.held(tx, task_id)
+    for _ in range(_START_TRIES):
+        task = await core.db.read(caller, tasks.seen, task_id)
         check_type(task)
-        if running := jobs.live_of_task(tx, task_id, [KIND]):
-            return _view(tx, running[-1], task), False
-        _check_startable(tx, task)
-        job = queue.submit(
-            tx,
-            kind=KIND,
-            spec={"action": "start_agent", "model": model, "by": caller.actor},
-            agent=chosen.id if chosen else None,
-            priority=_PRIORITY.get(task.priority, 1),
-            task_id=task.id,
-            project_id=task.project_id,
-            timeout_s=timeout_s or TIMEOUT_SECONDS,
-            place=core.place,
-            user_id=task.user_id,
-        )
-        return _view(tx, job, task), True
+        live = await core.db.read(caller, jobs.live_of_task, task_id, [KIND])
+        chosen = None if live else await choose(core, task, agent)
+        spec = {"action": "start_agent", "model": model, "by": caller.actor}
+        started = await core.db.tx(caller, _submit, task_id, chosen, spec, timeout_s, core.place)
+        if started is not None:
+            return started
+    raise NotStarted(f"the jobs of task {task_id} come and go", code="NOT_STARTED", hint="try again")
 
-    if chosen is None and live:
-        # It may have ended since it was read; then this start is the first one after all.
-        ended = await core.db.read(caller, lambda tx: not jobs.live_of_task(tx, task_id, [KIND]))
-        if ended:
-            chosen = await choose(core, task, agent)
-    return await core.db.tx(caller, body)
+
+def _submit(
+    tx: Tx, task_id: str, agent: Agent | None, spec: dict[str, Any], timeout_s: int | None, place: str
+) -> tuple[View, bool] | None:
+    """The live job, or a new one for the agent; None when there is neither."""
+    task = tasks.held(tx, task_id)
+    check_type(task)
+    if running := jobs.live_of_task(tx, task_id, [KIND]):
+        return _view(tx, running[-1], task), False
+    _check_startable(tx, task)
+    if agent is None:
+        return None
+    job = queue.submit(
+        tx,
+        kind=KIND,
+        spec=spec,
+        agent=agent.id,
+        priority=_PRIORITY.get(task.priority, 1),
+        task_id=task.id,
+        project_id=task.project_id,
+        timeout_s=timeout_s or TIMEOUT_SECONDS,
+        place=place,
+        user_id=task.user_id,
+    )
+    return _view(tx, job, task), True
 
 
 def check_type(task: Task, wanted: str = "AUTO") -> None:
@@ -346,20 +352,32 @@ def _task_of(tx: Tx, job: Job) -> Task | None:
     return None if job.task_id is None else task_rows.get(tx, job.task_id, lock=True)
 
 
-# Who works in a task's checkouts now: at most one run, also while a cancelled one is still ending.
-_runs: dict[str, asyncio.Lock] = {}
+@dataclass(slots=True)
+class _Turn:
+    """Who works in a task's checkouts now, and how many are there or wait for it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+_turns: dict[str, _Turn] = {}
 
 
 @contextlib.asynccontextmanager
 async def alone(task_id: str) -> AsyncIterator[None]:
-    """Wait until no other run of the task is left in this process, and keep others out."""
-    lock = _runs.setdefault(task_id, asyncio.Lock())
+    """Wait until no other run of the task is left in this process, and keep others out.
+
+    A cancelled run holds it until its last process is gone.
+    """
+    turn = _turns.setdefault(task_id, _Turn())
+    turn.users += 1
     try:
-        async with lock:
+        async with turn.lock:
             yield
     finally:
-        if not lock.locked() and _runs.get(task_id) is lock:
-            del _runs[task_id]
+        turn.users -= 1
+        if not turn.users:
+            _turns.pop(task_id, None)
 
 
 async def end_all(core: Core, caller: Caller, task_id: str, why: str) -> None:

@@ -147,6 +147,7 @@ async def create(
         await _check(core, caller, task, worktree_path)
         known = await find(core, caller, task_id)
         if known is not None:
+            _check_here(core, known)
             if known.alive and reuse:
                 return replace(known, already_exists=True)
             await _close(core, caller, known, "completed", "opened anew")
@@ -156,6 +157,14 @@ async def create(
         agent = await _agent(core, task, backend)
         checkouts = await worktrees.ensure(core, caller, task_id)
         return await _open(core, caller, terminal, task, backend, agent, checkouts)
+
+
+def _check_here(core: Core, pair: Pair) -> None:
+    """Refuse a session on another host, where nobody here can see or end it."""
+    if pair.session.context.get("place") != core.place:
+        raise Conflict(
+            f"session {pair.name} is on another host", hint="ask the core there", code="ACTION_NOT_ALLOWED"
+        )
 
 
 def _terminal(core: Core) -> Terminal:
@@ -356,6 +365,7 @@ async def kill(core: Core, caller: Caller, task_id: str) -> Pair:
         raise Conflict(
             f"task {task_id} has no PAIR session", field="task_id", code="NOT_RUNNING", hint="nothing to end"
         )
+    _check_here(core, pair)
     async with auto.alone(task_id):
         await _close(core, caller, pair, "completed", f"ended by {caller.actor}")
     return pair

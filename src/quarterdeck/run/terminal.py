@@ -30,6 +30,9 @@ from quarterdeck.run import interactive
 from quarterdeck.run.adapters import programs
 from quarterdeck.run.adapters.base import MCP_NAME, TOKEN_VARIABLE, Assignment, Conversation
 from quarterdeck.run.adapters.registry import adapter_of, model_of
+from quarterdeck.run.leftovers import Identity, Process, end_leftovers
+from quarterdeck.run.processes import boot_id
+from quarterdeck.run.trees import VARIABLE
 
 _SECONDS: Final = 30.0
 # A socket's path may have about a hundred bytes.
@@ -105,6 +108,7 @@ class Tmux:
             "QUARTERDECK_MCP_URL": opening.mcp_url,
             "QUARTERDECK_PROMPT_PATH": str(path),
             TOKEN_VARIABLE: opening.token,
+            VARIABLE: self._mark(opening.name),
         }
         script = opening.home / "pair.sh"
         await asyncio.to_thread(interactive.prepare, agent, opening.home, opening.cwd, begin.env)
@@ -158,6 +162,15 @@ class Tmux:
     async def end(self, name: str) -> None:
         """See `core.pair.Terminal`."""
         await self._ask("kill-session", "-t", f"={name}")
+        # tmux only hangs up. What does not heed it, or left the terminal, is found by its mark alone: the
+        # number of a pane that has died may be another process's by now.
+        nobody = Process(-1, -1, boot_id())
+        marked = Identity(nobody, nobody, nobody, self._mark(name), 0, None, None)
+        await asyncio.to_thread(end_leftovers, marked)
+
+    def _mark(self, name: str) -> str:
+        """What all processes of a session carry; the same after a restart of the core."""
+        return hashlib.sha256(f"{self._core.place}/{name}".encode()).hexdigest()[:32]
 
     async def clear(self, cwd: Path, home: Path) -> None:
         """See `core.pair.Terminal`."""
