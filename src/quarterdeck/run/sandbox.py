@@ -28,17 +28,8 @@ _BASE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs look up: certificates, names of hosts and users, the linker's cache, the time zone.
 _ETC: Final = (
     *("ssl", "ca-certificates", "ca-certificates.conf", "pki", "crypto-policies", "resolv.conf", "hosts"),
-    *(
-        "nsswitch.conf",
-        "host.conf",
-        "gai.conf",
-        "passwd",
-        "group",
-        "ld.so.cache",
-        "ld.so.conf",
-        "ld.so.conf.d",
-    ),
-    *("localtime", "timezone", "alternatives", "mime.types", "protocols", "services"),
+    *("nsswitch.conf", "host.conf", "gai.conf", "passwd", "group", "ld.so.cache", "ld.so.conf"),
+    *("ld.so.conf.d", "localtime", "timezone", "alternatives", "mime.types", "protocols", "services"),
 )
 _NAMESPACES: Final = (
     *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
@@ -98,13 +89,14 @@ async def choose(wish: Wish) -> Sandbox:
 
 
 async def probe() -> Sandbox:
-    """Whether bubblewrap runs here, learnt once a process by running it as a job would."""
+    """Whether bubblewrap runs here, learnt by running it as a job would; once it did, it is not asked again."""
     program = shutil.which("bwrap")
     if program is None:
         return Sandbox(None, "bwrap is not on PATH")
-    if program not in _probed:
-        _probed[program] = await _tried(program)
-    return _probed[program]
+    found = _probed.get(program) or await _tried(program)
+    if found.program is not None:
+        _probed[program] = found
+    return found
 
 
 async def _tried(program: str) -> Sandbox:
