@@ -89,7 +89,7 @@ async def choose(wish: Wish) -> Sandbox:
 
 
 async def probe() -> Sandbox:
-    """Whether bubblewrap runs here, learnt by running it as a job would; once it did, it is not asked again."""
+    """Whether bubblewrap runs here, learnt by running it as a job would; once it did, that is known."""
     program = shutil.which("bwrap")
     if program is None:
         return Sandbox(None, "bwrap is not on PATH")
