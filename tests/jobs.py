@@ -75,6 +75,7 @@ def settings(database_url: str | None = None, **worker: Any) -> Settings:
 
 @contextlib.asynccontextmanager
 async def a_core(folder: Path, database_url: str | None = None, **worker: Any) -> AsyncIterator[Core]:
+    folder.mkdir(parents=True, exist_ok=True)
     async with life.opened(settings(database_url, **worker), folder, "http://127.0.0.1:1") as core:
         yield core
 
@@ -217,6 +218,10 @@ class WorkerProcess:
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             )
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the worker is not running"
+        self._process.send_signal(number)
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
         process, self._process = self._process, None

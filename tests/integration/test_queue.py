@@ -326,6 +326,23 @@ def test_the_hooks_of_a_kind_run_in_the_transactions_that_start_and_end_it(
     on_a_queue(body)
 
 
+def test_a_job_whose_start_is_refused_fails_and_holds_up_nobody(
+    on_a_queue: OnAQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(tx: Tx, job: Job) -> None:
+        raise Invalid("its task is gone")
+
+    monkeypatch.setitem(queue.STARTING, "auto", refuse)
+
+    async def body(it: Queue) -> None:
+        refused, waiting = await it.put(kind="auto"), await it.put()
+        assert (await it.take()).id == waiting.id
+        failed = await it.get(refused)
+        assert (failed.state, failed.summary) == ("FAILED", "its task is gone")
+
+    on_a_queue(body)
+
+
 def test_who_waits_for_a_jobs_end_is_woken_by_it(on_a_queue: OnAQueue) -> None:
     async def body(it: Queue) -> None:
         job = await it.put()

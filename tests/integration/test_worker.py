@@ -314,6 +314,34 @@ def test_what_a_killed_worker_ran_is_run_again_by_the_next_without_waiting_for_i
         run(lambda: body(url))
 
 
+def test_a_worker_that_was_stopped_and_wakes_up_late_has_lost_its_job_and_its_agent(
+    tmp_path: Path, postgres: Any, postgres_template: str
+) -> None:
+    async def body(url: str) -> None:
+        mark, again = token(), tmp_path / "again"
+        worker = WorkerProcess(tmp_path / "worker", url, lease_seconds=6.0, heartbeat_seconds=1.0)
+        async with a_core(tmp_path / "core", url) as core:
+            with worker.running():
+                job = await queue_job(core, f"test -e {again} || {{ {sleeper(mark)}; }}")
+                await slept(core, job, mark)
+                again.touch()
+                worker.send(signal.SIGSTOP)
+                async with working(core) as other:
+                    done = await ended(core, job)
+                    assert (done.state, done.worker) == ("SUCCEEDED", other.id)
+                    # Its supervisor saw that nobody renewed the lease.
+                    await until(lambda: carriers(f"sleep\0{mark}") == [])
+                worker.send(signal.SIGCONT)
+                attempts = tmp_path / "worker" / "attempts"
+                await until(lambda: not any(attempts.iterdir()))
+                assert await queue.get(core, ANN, job.id) == done, "what it brings late changes nothing"
+                assert (await ended(core, await queue_job(core))).state == "SUCCEEDED", "and it goes on"
+                worker.end(signal.SIGTERM)
+
+    with _database(postgres, postgres_template) as url:
+        run(lambda: body(url))
+
+
 def test_an_agent_that_had_ended_when_its_worker_was_killed_is_not_run_again(
     tmp_path: Path, postgres: Any, postgres_template: str
 ) -> None:

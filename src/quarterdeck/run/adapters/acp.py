@@ -387,4 +387,4 @@ def _usage(result: dict[str, Any]) -> Usage | None:
 
 
 def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(message).encode() + b"\n"

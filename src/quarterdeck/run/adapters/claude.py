@@ -72,7 +72,9 @@ class Claude:
             *_wishes(assignment, flags),
         )
         token = {TOKEN_VARIABLE: assignment.token} if assignment.token else {}
-        return Launch(argv, {**own, **env, **token}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv, {**own, **env, **token}, assignment.prompt.encode("utf-8", "replace"), folders=tuple(login)
+        )
 
     def reader(self, assignment: Assignment) -> "ClaudeReader":
         return ClaudeReader(assignment)

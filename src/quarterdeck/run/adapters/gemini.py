@@ -53,7 +53,12 @@ class Gemini:
             # Says that nobody is there; the prompt itself comes by stdin.
             *("--prompt", " "),
         )
-        return Launch(argv, {**QUIET, **env, **token}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv,
+            {**QUIET, **env, **token},
+            assignment.prompt.encode("utf-8", "replace"),
+            folders=tuple(login),
+        )
 
     def reader(self, assignment: Assignment) -> "GeminiReader":
         return GeminiReader(assignment)

@@ -58,7 +58,9 @@ class OpenCode:
             *_session(assignment),
             *_wishes(assignment, flags),
         )
-        return Launch(argv, {**QUIET, **env, **own}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv, {**QUIET, **env, **own}, assignment.prompt.encode("utf-8", "replace"), folders=tuple(login)
+        )
 
     def reader(self, assignment: Assignment) -> "OpenCodeReader":
         return OpenCodeReader(assignment)
