@@ -77,7 +77,7 @@ def configure(assignment: Assignment, env: Mapping[str, str]) -> list[Path]:
         "security": {"auth": {"selectedType": auth}},
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
-        "general": {"disableAutoUpdate": True, "disableUpdateNag": True, "enableAutoUpdate": False},
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False, "maxAttempts": 4},
     }
     if assignment.mcp_url:
         headers = {"Authorization": f"Bearer ${TOKEN_VARIABLE}"} if assignment.token else {}
