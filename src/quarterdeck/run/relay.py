@@ -46,6 +46,7 @@ async def _attempt(run: JobRun, record: dict[str, Any]) -> Ending:
         raise Failed("EXECUTOR_ERROR", error.message) from error
     checkout = await _checkout(run, spec)
     home = run.folder / "home"
+    await asyncio.to_thread(home.mkdir, mode=0o700, exist_ok=True)
     assignment = Assignment(
         prompt=prompt_for(spec, await checkout.tree()),
         cwd=checkout.path,
