@@ -22,7 +22,7 @@ from quarterdeck.run.worker import Worker
 from quarterdeck.server import audit
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
-from quarterdeck.server.http import HostCheck, answer, is_loopback
+from quarterdeck.server.http import HostCheck, answer, header, is_loopback
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.server.rest import PATH as TOKENS
@@ -119,7 +119,7 @@ class Application:
             caller = await self._gate.admit(scope, send)
             if caller is not None:
                 await self._tokens.serve(caller, scope, receive, send)
-        elif path == AUDIT or path.startswith(AUDIT + "/"):
+        elif path.startswith(AUDIT + "/") or (path == AUDIT and header(scope, b"authorization")):
             caller = await self._gate.admit(scope, send)
             if caller is not None:
                 await audit.serve(self._core, caller, scope, send)

@@ -88,6 +88,12 @@ def _form(request: Request) -> TaskForm:
     return parse(TaskForm, {"title": "", **given}, "correct the form and send it again")
 
 
+def _saved(request: Request, task: Task) -> Answer:
+    """A script that keeps its page needs the id, one that goes on the address."""
+    where = f"/tasks/{task.id}"
+    return as_json({"id": task.id, "location": where}) if request.wants_json else go(request, where)
+
+
 async def _sheet(request: Request, task: Task | None) -> Answer:
     choices = await cards.choices(request.core, request.caller)
     return page(request, "task_form.html", task=task, choices=choices, filters=_filters(request))
@@ -106,7 +112,7 @@ async def create_task(request: Request) -> Answer:
         request.caller,
         board.NewTask(**{**form.model_dump(), "description": form.description or None}),
     )
-    return as_json({"id": task.id}) if request.wants_json else go(request, f"/tasks/{task.id}")
+    return _saved(request, task)
 
 
 @route("GET", "/tasks/{id}/edit", "operator")
@@ -119,7 +125,7 @@ async def edit_task(request: Request) -> Answer:
 async def change_task(request: Request) -> Answer:
     values = _form(request).model_dump()
     task = await board.update(request.core, request.caller, request.params["id"], values)
-    return as_json({"id": task.id}) if request.wants_json else go(request, f"/tasks/{task.id}")
+    return _saved(request, task)
 
 
 @route("POST", "/tasks/{id}/delete", "maintainer")
