@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from quarterdeck.store.migrate import migrate
+from tests import starter
 from tests.postgres import Postgres
 
 
@@ -18,6 +19,7 @@ from tests.postgres import Postgres
 def no_process_left_behind() -> Iterator[None]:
     """Fail the run when a process that some test started is still there at its end."""
     yield
+    starter.stop()
     _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=5)
     described = []
     for process in left:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from quarterdeck import paths
+from tests import starter
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -34,7 +34,7 @@ class CoreProcess:
         self.data_dir = data_dir
         self._env = clean_environment(env)
         self._args = args
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: starter.Started | None = None
 
     def __enter__(self) -> CoreProcess:
         self.start()
@@ -70,15 +70,9 @@ class CoreProcess:
         """Start the core and return when it answers everything."""
         assert self._process is None, "the core is running"
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "quarterdeck", "up", "--data-dir", str(self.data_dir), "--port", "0"]
+        command = ["up", "--data-dir", str(self.data_dir), "--port", "0", *self._args]
         with paths.log_file(self.data_dir).open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *self._args],
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
+            self._process = starter.start(command, self._env, stderr=log.fileno())
         deadline = time.monotonic() + READY_SECONDS
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:

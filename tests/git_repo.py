@@ -27,6 +27,13 @@ class GitRepo:
         path.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch=main")
 
+    @classmethod
+    def at(cls, path: Path) -> GitRepo:
+        """A repository that is there already."""
+        found = cls.__new__(cls)
+        found.path = path
+        return found
+
     def git(self, *args: str, stdin: bytes | None = None) -> str:
         done = subprocess.run(
             ["git", *args], cwd=self.path, env=ENVIRONMENT, input=stdin, capture_output=True, check=False

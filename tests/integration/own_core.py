@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx2
 
+from tests import starter
 from tests.core_process import CoreProcess, clean_environment
 from tests.mcp_client import OLDER, Modern, Older
 
@@ -25,15 +26,7 @@ def command(*arguments: str) -> list[str]:
 
 def quarterdeck(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by itself."""
-    return subprocess.run(
-        command(*arguments),
-        env=clean_environment(variables),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return starter.run(arguments, clean_environment(variables))
 
 
 class Core(CoreProcess):
@@ -59,7 +52,7 @@ class Core(CoreProcess):
         process = self._process
         assert process is not None, "the core is not running"
         self._end(number)
-        return process.returncode
+        return process.wait()
 
     def request(self, method: str, path: str, token: str | None = None, **options: Any) -> httpx2.Response:
         """One HTTP request, as it is: redirects are not followed."""

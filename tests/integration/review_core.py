@@ -50,20 +50,22 @@ class Desk:
 async def review_core(
     folder: Path, *, repos: int = 1, gate: str | None = None, **general: bool | str
 ) -> AsyncIterator[Desk]:
-    """A core without search; a repository that is there already is taken as it is."""
+    """A core without search. Where there was one before, it goes on with what that one left."""
     settings = Settings(
         search=SearchSettings(provider="off"),
         general=GeneralSettings(**{"worktree_base_ref_strategy": "local", **general}),  # type: ignore[arg-type]
     )
-    sources = []
-    for number in range(repos):
-        repo = GitRepo(folder / f"repo{number}")
-        repo.commit({"a.txt": "a\n", "b.txt": "b\n", ".gitignore": "*.log\n"}, "Begin")
-        sources.append(repo)
-    data = folder / "data"
-    data.mkdir()
+    data, paths = folder / "data", [folder / f"repo{number}" for number in range(repos)]
+    fresh = not data.exists()
+    data.mkdir(parents=True, exist_ok=True)
+    sources = [GitRepo(path) if fresh else GitRepo.at(path) for path in paths]
     async with life.opened(settings, data, serving=False) as core:
+        if not fresh:
+            yield Desk(core, sources, (await projects.listing(core, ANN, 1))[0][0].id)
+            return
+        for repo in sources:
+            repo.commit({"a.txt": "a\n", "b.txt": "b\n", ".gitignore": "*.log\n"}, "Begin")
         project, _ = await projects.create(
-            core, ANN, name="p", repo_paths=[str(repo.path) for repo in sources], gate_command=gate
+            core, ANN, name="p", repo_paths=[str(path) for path in paths], gate_command=gate
         )
         yield Desk(core, sources, project.id)

@@ -51,9 +51,7 @@ def source(folder: Path) -> tuple[GitRepo, str, str]:
 
 def copy(repo: GitRepo, to: Path) -> GitRepo:
     shutil.copytree(repo.path, to, symlinks=True)
-    made = GitRepo.__new__(GitRepo)
-    made.path = to
-    return made
+    return GitRepo.at(to)
 
 
 def add(repo: GitRepo, **files: str) -> None:

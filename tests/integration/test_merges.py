@@ -1,4 +1,4 @@
-"""Merging a task's work: all of it or nothing, in a queue, past crashes, with the user's checkout in peace."""
+"""Merging a task's work: all of it or nothing, in a queue, with the user's checkout left in peace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quarterdeck.core import merges, reviews, settings, tasks, worktrees
 from quarterdeck.domain.errors import Conflict, NotFound
 from quarterdeck.git.merging import STRATEGIES, MergeStrategy
 from tests.git_repo import GitRepo
-from tests.integration.review_core import ANN, BOB, Desk, review_core
+from tests.integration.review_core import ANN, BOB, review_core
 
 
 async def refused(work: Coroutine[Any, Any, Any]) -> Conflict:
@@ -227,8 +227,7 @@ def test_a_branch_from_the_remote_brings_its_own_changes_only(tmp_path: Path) ->
             repo.git("clone", "--quiet", "--bare", ".", str(tmp_path / "remote.git"))
             repo.git("remote", "add", "origin", str(tmp_path / "remote.git"))
             repo.git("clone", "--quiet", str(tmp_path / "remote.git"), str(tmp_path / "colleague"))
-            theirs = GitRepo.__new__(GitRepo)
-            theirs.path = tmp_path / "colleague"
+            theirs = GitRepo.at(tmp_path / "colleague")
             upstream = theirs.commit({"upstream.txt": "1\n"}, "Upstream")
             theirs.git("push", "--quiet", "origin", "main")
             behind = await desk.work({"one.txt": "1\n"}, "Behind")

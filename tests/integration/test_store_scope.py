@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 from sqlalchemy import text as sql
 
 from quarterdeck import store
@@ -26,16 +26,36 @@ from quarterdeck.domain.records import (
     JobArtifact,
     LogEntry,
     McpSession,
+    Merge,
     ModelUsage,
     Pattern,
     Phase,
     Plan,
+    Proposal,
+    Repo,
+    Review,
     Session,
     StateValue,
     Token,
     Transition,
+    Worktree,
+    as_dict,
 )
-from quarterdeck.store import artifacts, content, jobs, memory, plans, sessions, tasks, tokens
+from quarterdeck.store import (
+    artifacts,
+    content,
+    jobs,
+    memory,
+    plans,
+    projects,
+    proposals,
+    reviews,
+    scratchpads,
+    sessions,
+    tasks,
+    tokens,
+    worktrees,
+)
 from quarterdeck.store.db import Database
 from quarterdeck.store.schema import metadata
 from quarterdeck.store.tx import Tx
@@ -51,6 +71,7 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "tasks.remove": lambda tx: tasks.remove(tx, "task"),
     "tasks.children": lambda tx: tasks.children(tx, "task", 10),
     "tasks.history": lambda tx: tasks.history(tx, "task"),
+    "tasks.some": lambda tx: tasks.some(tx, ["task"]),
     "tasks.project_exists": lambda tx: tasks.project_exists(tx, "project"),
     "memory.get_decision": lambda tx: memory.get_decision(tx, "decision"),
     "memory.set_outcome": lambda tx: memory.set_outcome(tx, "decision", "changed"),
@@ -92,10 +113,23 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "content.items_of": lambda tx: content.items_of(tx, "job"),
     "content.count_items": lambda tx: content.count_items(tx, ["job"])["job"],
     "content.live_job_of": lambda tx: content.live_job_of(tx, "brief"),
+    "projects.get": lambda tx: projects.get(tx, "project"),
+    "projects.repos_of": lambda tx: projects.repos_of(tx, "project"),
+    "proposals.held": lambda tx: proposals.held(tx, "proposal"),
+    "proposals.change": lambda tx: proposals.change(tx, "proposal", {"status": "changed"}),
+    "scratchpads.get": lambda tx: scratchpads.get(tx, "task"),
+    "scratchpads.of": lambda tx: scratchpads.of(tx, ["task"]),
+    "scratchpads.put": lambda tx: scratchpads.put(tx, "task", "changed"),
+    "worktrees.home_of": lambda tx: worktrees.home_of(tx, "task"),
+    "worktrees.of_task": lambda tx: worktrees.of_task(tx, "task"),
+    "worktrees.merges_of": lambda tx: worktrees.merges_of(tx, "task"),
+    "reviews.of_task": lambda tx: reviews.of_task(tx, "task", 10),
+    "jobs.of_task": lambda tx: jobs.of_task(tx, "task", 10)[0],
     "jobs.get": lambda tx: jobs.get(tx, "job"),
     "jobs.held": lambda tx: jobs.held(tx, "job", "worker", 1),
     "jobs.live_of_task": lambda tx: jobs.live_of_task(tx, "task", ["content"]),
     "artifacts.get": lambda tx: artifacts.get(tx, "job", "file"),
+    "artifacts.tail": lambda tx: artifacts.tail(tx, "job", "file", 1),
     "artifacts.names_of": lambda tx: artifacts.names_of(tx, "job"),
     "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
 }
@@ -106,7 +140,9 @@ NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
     "content.usage_of",
 }
 # Rows that hang on a task, and the task itself.
-OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.project_exists"} | {
+OF_A_TASK = {
+    *(name for name in CASES if name.startswith(("tasks.", "projects.", "scratchpads.", "worktrees."))),
+    "reviews.of_task",
     "memory.get_decision",
     "memory.set_outcome",
     "memory.decisions_of",
@@ -115,6 +151,9 @@ OF_A_TASK = {name for name in CASES if name.startswith("tasks.")} - {"tasks.proj
     "memory.put_vectors",
     *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs.", "artifacts."))),
 } - NOT_BOUND
+OF_A_PROJECT = (
+    *("tasks.", "projects.", "scratchpads.", "worktrees.", "reviews.", "plans.", "sessions.", "proposals."),
+)
 # Tested with the search that is its only use.
 ELSEWHERE = {"pgvector.lacking"}
 
@@ -168,6 +207,14 @@ def fill(tx: Tx) -> None:
     artifacts.put(tx, [JobArtifact("job", "file", "text/plain", b"x", "digest", 1, 1)])
     token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None, "job", 1)
     tokens.add(tx, token, "digest")
+    tx.write(insert(metadata.tables["repos"]), as_dict(Repo("repo", "ann", "project", "r", "/r", 1)))
+    proposals.add(tx, Proposal("proposal", "ann", "project", [], [], "received", None, "ann", 1, 1))
+    scratchpads.put(tx, "task", "notes")
+    reviews.add(tx, Review("review", "task", "requested", "ann", "", {}, 1))
+    worktrees.add(tx, Worktree("tree", "ann", "task", "repo", "/r", "/t", "b", "main", "c", "here", 1))
+    worktrees.add_merges(
+        tx, [Merge("merge", "ann", "task", "/r", "main", "squash", "a", "b", "done", "ann", "here", 1, 1)]
+    )
     content.add_items(tx, [BatchItem("job", 0, "brief", "t", "pending", None, [], None, 1)])
 
 
@@ -232,8 +279,7 @@ def test_a_bound_caller_reaches_what_it_is_bound_to_and_no_table_without_that_co
                 (replace(ANN, task_id="nowhere"), set()),
                 (
                     replace(ANN, project_id="project"),
-                    {"tasks.project_exists", "memory.decisions_of"}
-                    | {name for name in OF_A_TASK if name.startswith(("tasks.", "plans.", "sessions."))},
+                    {"memory.decisions_of", *(name for name in CASES if name.startswith(OF_A_PROJECT))},
                 ),
                 (replace(ANN, project_id="other"), set()),
                 (replace(ANN, project_id="other", task_id="task"), set()),

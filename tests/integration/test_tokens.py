@@ -102,7 +102,7 @@ def test_token_of_a_project_is_bound_to_it(core: Core) -> None:
         contextlib.closing(sqlite3.connect(core.data_dir / "quarterdeck.db", timeout=10)) as database,
         database,
     ):
-        database.execute("INSERT INTO projects VALUES ('p-1', 'ann', 'Deck', '', 0, 0)")
+        database.execute("INSERT INTO projects VALUES ('p-1', 'ann', 'Deck', '', 0, 0, NULL, NULL)")
     status, minted = mint(core, ADMIN, name="n", profile="viewer", user_id="ann", project_id="p-1")
     assert (status, minted["project_id"]) == (201, "p-1")
     assert mint(core, minted["token"], name="n", profile="viewer")[0] == 403

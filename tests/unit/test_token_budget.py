@@ -11,7 +11,7 @@ from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Surface, Tool
 
 # Tokens as a quarter of the bytes: what it was when last measured, and a tenth more.
-BUDGETS = {"orchestrator": 1_611, "plans": 3_369}
+BUDGETS = {"board": 2_419, "orchestrator": 1_611, "plans": 3_369}
 UNION_BUDGET = 11_000
 LONGEST_DESCRIPTION = 120
 LONGEST_INSTRUCTIONS = 300
@@ -53,7 +53,7 @@ def test_description_is_one_short_line_that_ends(tool: Tool) -> None:
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_listing_has_nothing_that_an_agent_need_not_read(tool: Tool) -> None:
     assert tool.listing.keys() == {"name", "description", "inputSchema", "annotations"}
-    assert tokens(tool.listing) <= 250
+    assert tokens(tool.listing) <= 300
 
 
 @pytest.mark.parametrize("surface", [*SURFACES.values()], ids=lambda surface: surface.name)

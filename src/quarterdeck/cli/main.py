@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from quarterdeck import __version__, config, paths
-from quarterdeck.cli import audit, tokens
+from quarterdeck.cli import audit, doctor, tokens
 from quarterdeck.cli.client import claude_line
 from quarterdeck.domain.errors import QuarterdeckError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(tokens.app, name="token")
 app.add_typer(audit.app, name="audit")
+app.command()(doctor.doctor)
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
 ConfigFile = Annotated[

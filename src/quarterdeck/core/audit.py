@@ -15,17 +15,23 @@ Wanted = log.Wanted
 LISTED: Final = 200
 _WAITING = 1000
 _CHECKED: Final = 1000
+_NAMED: Final = 100
 
 
-def refused(core: Core, caller: Caller, error: QuarterdeckError) -> None:
-    """Write down a refusal beside the answer; a flood of them is not worth a flood of writes."""
+def refused(core: Core, caller: Caller, error: QuarterdeckError, target: str | None = None) -> None:
+    """Write down a refusal beside the answer; a flood of them is not worth a flood of writes.
+
+    `target` is the row that the call named, as the caller wrote it: it may be nobody's.
+    """
     if isinstance(error, RateLimited | Unavailable) or len(core.background) > _WAITING:
         return
-    core.spawn(core.db.tx(caller, _refused, error.code, error.field))
+    named = None if target is None else target[:_NAMED].replace("\0", "").encode(errors="replace").decode()
+    core.spawn(core.db.tx(caller, _refused, error.code, error.field, named))
 
 
-def _refused(tx: Tx, code: str, field: str | None) -> None:
-    tx.emit("call.refused", None, task_id=tx.caller.task_id, ok=False, code=code, field=field)
+def _refused(tx: Tx, code: str, field: str | None, target: str | None) -> None:
+    data = {"code": code, "field": field} | ({} if target is None else {"target": target})
+    tx.emit("call.refused", None, task_id=tx.caller.task_id, ok=False, **data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What every core function works with."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ from quarterdeck.store.db import Database
 if TYPE_CHECKING:
     from quarterdeck.core.memory_index import MemoryIndex
     from quarterdeck.core.models import Providers
+    from quarterdeck.core.pair import Terminal
     from quarterdeck.core.settings import Tuning
     from quarterdeck.core.templates import Library
 
@@ -41,6 +42,10 @@ class Core:
     url: str | None = None
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)
+    # What only `run` can do; the server lends it to the core.
+    terminal: "Terminal | None" = None
+    find_program: Callable[[Agent], Awaitable[object]] | None = None
+    waiting: int = 0
     _place: str | None = None
 
     @property

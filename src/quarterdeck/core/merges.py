@@ -158,14 +158,17 @@ async def _at_rest(
     if not work.found:
         end_it = "there is nothing to merge; tasks_move can end the task"
         raise _failed(code, f"task {task_id} has no worktree", end_it)
-    worktrees.here(core, work.found)
     async with _queued(core, work):
-        await _recovered(core, work)
-        await _stopped(core, caller, work.task)
-        # Whoever was before us in the queue may have changed all of it.
-        work = await core.db.tx(caller, _work, task_id, states)
         try:
-            yield work
+            worktrees.here(core, work.found)
+            await _recovered(core, work)
+            await _stopped(core, caller, work.task)
+            # Whoever was before us in the queue may have changed all of it.
+            yield await core.db.tx(caller, _work, task_id, states)
+        except Conflict as conflict:
+            if "code" in conflict.data:
+                raise
+            raise _failed(code, conflict.message, conflict.hint) from conflict
         except Refused as refused:
             hint = "commit, stash or move these files, then try again" if refused.files else None
             raise _failed(code, refused.message, hint, refused.files) from refused

@@ -100,7 +100,7 @@ async def open_(core: Core, caller: Caller, project_id: str) -> Project:
 
     def body(tx: Tx) -> Project:
         project = seen(tx, project_id)
-        rows.open_(tx, project_id)
+        rows.open_(tx, project)
         tx.emit("project.opened", project_id)
         return project
 

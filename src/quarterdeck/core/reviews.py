@@ -42,7 +42,9 @@ async def request(core: Core, caller: Caller, task_id: str, summary: str) -> Tas
         task = tasks.held(tx, task_id)
         if _column(task) == "DONE":
             raise _not_allowed(f"task {task_id} is {task.status}", "move it back with tasks_move first")
-        add(tx, task, "requested", summary)
+        # Who runs a job is no judge of it: at its end the facts may overrule this.
+        by = {} if caller.job_id is None else {"job_id": caller.job_id}
+        add(tx, task, "requested", summary, **by)
         if task.status == "review":
             return task
         return tasks.write(tx, task, {}, status="review", actor="board", reason="a review was requested")

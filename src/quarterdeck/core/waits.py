@@ -129,7 +129,11 @@ async def wait(
         watches = await core.db.read(caller, _begin, wanted)
         for watch in watches.values():
             _look(watch, wanted)
-        ended = await _until_reached(core, caller, wanted, watches, listener, seconds, beat, every)
+        core.waiting += 1
+        try:
+            ended = await _until_reached(core, caller, wanted, watches, listener, seconds, beat, every)
+        finally:
+            core.waiting -= 1
     fresh = await core.db.read(caller, _rows, list(watches))
     for watch in watches.values():
         watch.latest = fresh.get(watch.row_id)

@@ -55,9 +55,10 @@ class Worker:
         self._wake = asyncio.Event()
         self._stopping = False
         self._due = 0.0
-        # Jobs that ended while a claim was on its way: one of them may be what it brings.
+        # Attempts that ended while a claim was on its way: one of them may be what it brings.
         self._claiming = False
-        self._ended: set[str] = set()
+        self._ended: dict[str, int] = {}
+        self._strays: set[tuple[str, int]] = set()
         self._loops: list[asyncio.Task[None]] = []
         for kind in ("job.queued", "job.stale", "job.finished"):
             core.bus.on(kind, self._heard)
@@ -97,11 +98,12 @@ class Worker:
         if event.data.get("job_kind") not in WORKED:
             return
         if event.kind != "job.queued":
-            run = self._runs.get(str(event.entity_id))
-            if run is not None and event.data["attempt"] >= run.job.attempt:
+            job, attempt = str(event.entity_id), int(event.data["attempt"])
+            run = self._runs.get(job)
+            if run is not None and attempt >= run.job.attempt:
                 run.end("cancelled" if event.kind == "job.finished" else "lost")
             elif self._claiming:
-                self._ended.add(str(event.entity_id))
+                self._ended[job] = attempt
         self._wake.set()
 
     async def _run(self) -> None:
@@ -143,7 +145,7 @@ class Worker:
             if claimed is None:
                 return
             self._launch(claimed)
-            if claimed.job.id in self._ended:
+            if self._ended.get(claimed.job.id, -1) >= claimed.job.attempt:
                 self._runs[claimed.job.id].end("cancelled")
 
     def _open_kinds(self) -> list[str]:
@@ -269,6 +271,18 @@ class Worker:
                     run.renew()
                 else:
                     run.end("lost")
+            await self._give_up_strays(own)
+
+    async def _give_up_strays(self, own: set[tuple[str, int]]) -> None:
+        """What is ours by the database and yet not here: a claim whose answer was lost on its way."""
+        strays = own - {(run.job.id, run.job.attempt) for run in self._runs.values()}
+        for job_id, attempt in strays & self._strays:
+            logger.warning("job.lost", job=job_id, attempt=attempt, why="unknown here")
+            with suppress(QuarterdeckError):
+                job = await queue.get(self._core, SYSTEM, job_id)
+                ours = replace(job, worker=self.id, attempt=attempt)
+                await self._core.db.tx(SYSTEM, queue.lose, ours, self._settings.max_attempts)
+        self._strays = strays
 
     # Starting after a loss.
 

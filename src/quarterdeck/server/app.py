@@ -11,17 +11,20 @@ from starlette.types import Receive, Scope, Send
 
 from quarterdeck import __version__
 from quarterdeck.config import Settings
-from quarterdeck.core import life, sessions, tokens
+from quarterdeck.core import life, pair, sessions, tokens
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.events import ALL
 from quarterdeck.paths import read_token, token_file, write_private
+from quarterdeck.run.adapters.programs import find
 from quarterdeck.run.runners import RUNNERS
+from quarterdeck.run.terminal import Tmux
 from quarterdeck.run.worker import Worker
-from quarterdeck.server import audit
+from quarterdeck.server import audit, doctor
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
+from quarterdeck.server.doctor import PATH as DOCTOR
 from quarterdeck.server.http import HostCheck, answer, header, is_loopback
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
@@ -53,6 +56,8 @@ class Application:
         """Start, be ready, and when `stop` is set finish what was acknowledged."""
         opened = life.opened(self._settings, self._data_dir, self._url)
         async with opened as core, AsyncExitStack() as lifetime:
+            core.terminal, core.find_program = Tmux(core), lambda agent: find(agent, self._settings)
+            pair.watch(core)
             await self._open(core, lifetime)
             self.ready.set()
             worker = Worker(core, RUNNERS)
@@ -84,6 +89,8 @@ class Application:
         self.entry = self._site.doorman.new_link(await self._local_token(core, gatekeeper))
         sweeper = asyncio.create_task(self._sweep(), name="sweep")
         lifetime.callback(sweeper.cancel)
+        tending = asyncio.create_task(doctor.tend(core), name="ledger")
+        lifetime.push_async_callback(_ended, tending)
 
     async def _local_token(self, core: Core, gatekeeper: tokens.Gatekeeper) -> str:
         """Keep a working maintainer token for the local user in the data directory; its id."""
@@ -123,6 +130,10 @@ class Application:
             caller = await self._gate.admit(scope, send)
             if caller is not None:
                 await audit.serve(self._core, caller, scope, send)
+        elif path == DOCTOR:
+            caller = await self._gate.admit(scope, send)
+            if caller is not None:
+                await doctor.serve(self._core, caller, scope, send)
         else:
             await self._site.serve(scope, receive, send)
 
@@ -159,8 +170,16 @@ class Application:
     async def _numbers(self, scope: Scope, send: Send) -> None:
         if not is_loopback(scope) and await self._gate.admit(scope, send) is None:
             return
-        body = self._metrics.render(semantic=self._core.memory.state == "semantic")
+        core = self._core
+        body = self._metrics.render(semantic=core.memory.state == "semantic", waiting=core.waiting)
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", CONTENT_TYPE)]}
         )
         await send({"type": "http.response.body", "body": body})
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait until it has let go of what it holds."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -38,6 +38,10 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._waiting = Gauge(
+            "quarterdeck_waiting", "Long polls that wait for an event.", registry=self._registry
+        )
+
     def observe(self, surface: str, tool: str, result: str, seconds: float) -> None:
         # Finding a counter by its labels costs more than counting.
         key = (surface, tool, result)
@@ -52,6 +56,7 @@ class Metrics:
     def adopted(self) -> None:
         self._adopted.inc()
 
-    def render(self, *, semantic: bool) -> bytes:
+    def render(self, *, semantic: bool, waiting: int) -> bytes:
         self._semantic.set(1 if semantic else 0)
+        self._waiting.set(waiting)
         return generate_latest(self._registry)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, insert, or_, select
+from sqlalchemy import bindparam, func, insert, or_, select
 
 from quarterdeck.events import GENESIS, Draft, Event
 from quarterdeck.store.kept import kept
@@ -87,3 +87,25 @@ def mine(tx: Tx, seq: int, count: int) -> list[Event]:
         .limit(count)
     )
     return [record(Event, row) for row in tx.all(statement)]
+
+
+def of_entity(tx: Tx, entity_id: str, count: int, offset: int = 0) -> list[Event]:
+    """The caller's events of one row, oldest first, from the `offset`th on."""
+    statement = (
+        select(events)
+        .where(events.c.entity_id == entity_id, *within(events, tx.shape, anchored=True))
+        .order_by(events.c.seq)
+        .limit(count)
+        .offset(offset)
+    )
+    return [record(Event, row) for row in tx.all(statement)]
+
+
+def count_of_entity(tx: Tx, entity_id: str) -> int:
+    """How many events of one row the caller has."""
+    found = tx.one(
+        select(func.count().label("n")).where(
+            events.c.entity_id == entity_id, *within(events, tx.shape, anchored=True)
+        )
+    )
+    return 0 if found is None else int(found.n)

@@ -46,12 +46,10 @@ def repos_of(tx: Tx, project_id: str) -> list[Repo]:
     return [record(Repo, row) for row in tx.all(statement)]
 
 
-def open_(tx: Tx, project_id: str) -> None:
-    """Make a project, which the caller was seen to have, the one its user has open."""
+def open_(tx: Tx, project: Project) -> None:
+    """Make a project, which was read in the caller's scope, the one that its user has open."""
     tx.write(delete(open_projects).where(open_projects.c.user_id == tx.caller.user_id), {})
-    mine = select(projects.c.id).where(projects.c.id == project_id, *within(projects, tx.shape))
-    if tx.one(mine):
-        tx.write(insert(open_projects), {"user_id": tx.caller.user_id, "project_id": project_id})
+    tx.write(insert(open_projects), {"user_id": tx.caller.user_id, "project_id": project.id})
 
 
 def opened(tx: Tx) -> str | None:

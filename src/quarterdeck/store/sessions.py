@@ -113,3 +113,47 @@ def artifacts(tx: Tx, session_id: str, count: int) -> list[Artifact]:
         .limit(count)
     )
     return [record(Artifact, row) for row in reversed(tx.all(statement))]
+
+
+def live_of_task(tx: Tx, task_id: str, kind: str) -> Session | None:
+    """The newest session of a kind on the caller's task that has not ended."""
+    statement = (
+        select(sessions)
+        .where(
+            sessions.c.task_id == task_id,
+            sessions.c.kind == kind,
+            sessions.c.status == "active",
+            *within(sessions, tx.shape),
+        )
+        .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
+        .limit(1)
+    )
+    row = tx.one(statement)
+    return None if row is None else record(Session, row)
+
+
+def last_of_task(
+    tx: Tx, task_id: str, agent: str, before: int | None = None, but: str | None = None
+) -> Session | None:
+    """The newest session of an agent on the caller's task, headless or with a person, ended or not.
+
+    `before` is a time that it may not be younger than, `but` the id of one to leave out.
+    """
+    conditions = [
+        sessions.c.task_id == task_id,
+        sessions.c.agent == agent,
+        sessions.c.kind.in_(("auto", "pair")),
+        *within(sessions, tx.shape),
+    ]
+    if before is not None:
+        conditions.append(sessions.c.created_at <= before)
+    if but is not None:
+        conditions.append(sessions.c.id != but)
+    statement = (
+        select(sessions)
+        .where(*conditions)
+        .order_by(sessions.c.created_at.desc(), sessions.c.id.desc())
+        .limit(1)
+    )
+    row = tx.one(statement)
+    return None if row is None else record(Session, row)

@@ -149,10 +149,10 @@ def _conditions(tx: Tx, wanted: Wanted) -> list[ColumnElement[bool]]:
 
 
 def some(tx: Tx, task_ids: Sequence[str]) -> dict[str, Task]:
-    """Those of the ids that are tasks of the caller's user, bound or not: what a task may mention."""
+    """Those of the ids that are tasks of the caller."""
     if not task_ids:
         return {}
-    mine = select(tasks).where(tasks.c.id.in_(task_ids), *within(tasks, tx.shape, anchored=True))
+    mine = select(tasks).where(tasks.c.id.in_(task_ids), *within(tasks, tx.shape))
     return {row.id: record(Task, row) for row in tx.all(mine)}
 
 

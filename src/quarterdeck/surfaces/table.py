@@ -64,6 +64,11 @@ class Tool:
                 return shape
         return self.shapes[0] if self.shapes else self
 
+    def target(self, arguments: dict[str, Any]) -> str | None:
+        """The row that a call names, for the audit."""
+        named = (arguments.get(name) for name in self.binds)
+        return next((each for each in named if isinstance(each, str)), None)
+
     @cached_property
     def listing(self) -> dict[str, Any]:
         """The tool as `tools/list` shows it."""
@@ -209,7 +214,7 @@ class Desk:
             if found is not None:
                 self._observe(self.surface.name, name, error.code, time.perf_counter() - began)
                 if found.kind != "read" or isinstance(error, Denied):
-                    audit.refused(self.core, caller, error)
+                    audit.refused(self.core, caller, error, found.target(arguments))
             return result(word(error), error=True)
         except Exception:
             self._observe(self.surface.name, name, "internal_error", time.perf_counter() - began)

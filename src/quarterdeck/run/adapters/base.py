@@ -58,7 +58,9 @@ class Assignment:
 class Launch:
     """How to start it. `env` is all that the agent sees. `folders` hold the program: a sandbox binds them.
 
-    An `interactive` agent's stdin stays open: what the reader has to say is written to it as it comes.
+    An `interactive` agent's stdin stays open: `stdin` is written first, then what the reader has to say as it
+    comes, and once the reader has finished it is closed. Not every agent ends with it: after the grace it is
+    to be stopped, and the record of the run is as good.
     """
 
     argv: Sequence[str]
@@ -80,7 +82,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one run alone."""
+    """Tokens of one run alone. What was read from a cache is not counted as input once more."""
 
     input_tokens: int = 0
     output_tokens: int = 0

@@ -4,10 +4,16 @@ from collections.abc import Mapping
 from typing import Final
 
 from quarterdeck.domain.agents import Agent
+from quarterdeck.run.adapters.acp import Acp
 from quarterdeck.run.adapters.base import Adapter
+from quarterdeck.run.adapters.claude import Claude
+from quarterdeck.run.adapters.codex import Codex
 from quarterdeck.run.adapters.command import Command
+from quarterdeck.run.adapters.gemini import Gemini
+from quarterdeck.run.adapters.opencode import OpenCode
 
-ADAPTERS: Final[Mapping[str, Adapter]] = {adapter.name: adapter for adapter in (Command(),)}
+_ALL: Final[tuple[Adapter, ...]] = (Claude(), Codex(), Gemini(), OpenCode(), Acp(), Command())
+ADAPTERS: Final[Mapping[str, Adapter]] = {adapter.name: adapter for adapter in _ALL}
 
 
 def adapter_of(agent: Agent) -> Adapter | None:

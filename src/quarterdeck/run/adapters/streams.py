@@ -1,6 +1,7 @@
 """What the readers of JSON lines share. Nothing that an agent prints may raise."""
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +10,7 @@ from quarterdeck.run.adapters.base import Assignment, Outcome, Step
 
 SHOWN: Final = 4_000
 _HIDDEN: Final = "[token]"
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class JsonReader:
@@ -51,7 +53,8 @@ class JsonReader:
 
     def words(self, stderr: str) -> str:
         """The last that was said beside the protocol, for an error that has no better text."""
-        lines = [line for line in self.hide(stderr).strip().splitlines() if line.strip()]
+        plain = _COLOURS.sub("", self.hide(stderr))
+        lines = [line for line in plain.strip().splitlines() if line.strip()]
         return short("\n".join(lines[-10:] or self.noise[-10:]), 2_000)
 
 

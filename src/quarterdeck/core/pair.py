@@ -1,0 +1,472 @@
+"""PAIR: a person and an agent in one terminal or editor, in the task's own checkout."""
+
+import asyncio
+import shlex
+import shutil
+import uuid
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import structlog
+
+from quarterdeck.core import auto, board, brief, ledger, settings, tasks, tokens, worktrees
+from quarterdeck.core.context import Core
+from quarterdeck.core.ledger import Drift
+from quarterdeck.domain.agents import Agent
+from quarterdeck.domain.callers import SYSTEM, Caller
+from quarterdeck.domain.errors import Conflict, Invalid, QuarterdeckError, Unavailable
+from quarterdeck.domain.ids import new_id, new_token
+from quarterdeck.domain.records import Session, Task, Token, Worktree
+from quarterdeck.domain.sessions import new_session_id
+from quarterdeck.events import Event
+from quarterdeck.store import jobs
+from quarterdeck.store import projects as project_rows
+from quarterdeck.store import sessions as rows
+from quarterdeck.store import tokens as token_rows
+from quarterdeck.store.tx import Tx
+
+KIND: Final = "pair"
+TMUX: Final = "tmux"
+EDITORS: Final = ("vscode", "cursor")
+_STARTABLE: Final = ("pending", "approved", "failed")
+_SWEPT: Final = 500
+
+logger = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A terminal session as it is: whether its agent runs, else its exit code and last words."""
+
+    alive: bool
+    exit_code: int | None = None
+    tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a terminal or editor is to be opened with."""
+
+    name: str
+    backend: str
+    task: Task
+    agent: Agent | None
+    cwd: Path
+    home: Path
+    prompt: str
+    mcp_url: str
+    token: str = field(repr=False)
+    # The agent's own session: to be resumed, or to be made under this id where the agent takes one.
+    agent_session_id: str | None = None
+    resume: bool = False
+    repos: tuple[Path, ...] = ()
+
+
+class Terminal(Protocol):
+    """What is needed of tmux, of editors and of the agents' programs; `run.terminal` has it."""
+
+    async def open(self, opening: Opening) -> str | None:
+        """Write the files and start the session; the agent's own session id where it is known.
+
+        Raises Unavailable.
+        """
+
+    async def state(self, name: str) -> State | None:
+        """The terminal session of that name; None when there is none."""
+
+    async def names(self) -> list[str]:
+        """The terminal sessions of this data directory."""
+
+    async def end(self, name: str) -> None:
+        """End a terminal session and all that runs in it. What is gone already does not matter."""
+
+    async def clear(self, cwd: Path, home: Path) -> None:
+        """Take back the files that hold a session's token."""
+
+    async def agent_session(self, agent: Agent, home: Path, session_id: str | None) -> str | None:
+        """The agent's own session in a home that can be resumed: the one given, or the last it made."""
+
+    def attach(self, name: str) -> list[str]:
+        """The words that attach to a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A PAIR session as it is shown; `state` None for an editor, which nobody can ask."""
+
+    session: Session
+    state: State | None
+    already_exists: bool = False
+    attach: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return str(self.session.context.get("session_name"))
+
+    @property
+    def backend(self) -> str:
+        return str(self.session.context.get("backend"))
+
+    @property
+    def worktree_path(self) -> str:
+        return str(self.session.context.get("worktree_path"))
+
+    @property
+    def prompt_path(self) -> str:
+        return str(self.session.context.get("prompt_path"))
+
+    @property
+    def alive(self) -> bool:
+        return self.session.status == "active" and (
+            self.backend in EDITORS or bool(self.state and self.state.alive)
+        )
+
+
+def session_name(task_id: str) -> str:
+    """The name of a task's terminal session; the end of an id is random, its beginning is the time."""
+    return f"quarterdeck-{task_id.replace('-', '')[-12:]}"
+
+
+def home_of(core: Core, task_id: str) -> Path:
+    """The home of all agents that work on a task, so that each finds what the last one left."""
+    return core.data_dir / "homes" / f"task-{task_id}"
+
+
+async def create(
+    core: Core, caller: Caller, task_id: str, *, reuse: bool = True, worktree_path: str | None = None
+) -> Pair:
+    """Open a session on a PAIR task, or show the one it has. Without `reuse` that one is ended first."""
+    task = await core.db.read(caller, tasks.seen, task_id)
+    auto.check_type(task, "PAIR")
+    terminal = _terminal(core)
+    # Before the lock as well: a run holds it from its beginning to its end.
+    await _check(core, caller, task, worktree_path)
+    async with auto.alone(task_id):
+        await _check(core, caller, task, worktree_path)
+        known = await find(core, caller, task_id)
+        if known is not None:
+            if known.alive and reuse:
+                return replace(known, already_exists=True)
+            await _close(core, caller, known, "completed", "opened anew")
+        backend = task.terminal_backend or str(
+            await settings.get(core, "general.default_pair_terminal_backend")
+        )
+        agent = await _agent(core, task, backend)
+        checkouts = await worktrees.ensure(core, caller, task_id)
+        return await _open(core, caller, terminal, task, backend, agent, checkouts)
+
+
+def _terminal(core: Core) -> Terminal:
+    if core.terminal is None:
+        raise Unavailable("this process opens no terminals", code="SESSION_CREATE_FAILED")
+    return core.terminal
+
+
+async def _agent(core: Core, task: Task, backend: str) -> Agent | None:
+    """Who sits in the terminal; an editor brings its own."""
+    if backend in EDITORS:
+        return None
+    return await auto.choose(core, task)
+
+
+async def _check(core: Core, caller: Caller, task: Task, worktree_path: str | None) -> None:
+    """Refuse before anything is made."""
+
+    def body(tx: Tx) -> list[str]:
+        auto.check_repos(tx, task)
+        if live := jobs.live_of_task(tx, task.id, [auto.KIND]):
+            raise Conflict(
+                f"an agent works on task {task.id} by itself",
+                hint="stop it first",
+                code="ACTION_NOT_ALLOWED",
+                next_tool="jobs_submit",
+                next_arguments={"task_id": task.id, "action": "stop_agent"},
+                job_id=live[-1].id,
+            )
+        return [repo.name for repo in project_rows.repos_of(tx, task.project_id or "")]
+
+    names = await core.db.read(caller, body)
+    if worktree_path is None:
+        return
+    own = core.data_dir / "worktrees" / task.id
+    expected = own / names[0] if len(names) == 1 else own
+    if Path(worktree_path) != expected:
+        raise Invalid(
+            "worktree_path is not the task's own",
+            field="worktree_path",
+            hint=f"leave it out, or give {expected}",
+        )
+
+
+def workplace(checkouts: list[Worktree]) -> Path:
+    """Where an agent works: in the checkout, or in the folder around several."""
+    first = Path(checkouts[0].path)
+    return first if len(checkouts) == 1 else first.parent
+
+
+def places(checkouts: list[Worktree]) -> list[brief.Place]:
+    return [brief.Place(Path(each.path).name, each.path, each.branch, each.target) for each in checkouts]
+
+
+async def _open(
+    core: Core,
+    caller: Caller,
+    terminal: Terminal,
+    task: Task,
+    backend: str,
+    agent: Agent | None,
+    checkouts: list[Worktree],
+) -> Pair:
+    cwd, home = workplace(checkouts), home_of(core, task.id)
+    material = await brief.gather(core, caller, task.id, places(checkouts))
+    assert material is not None, "the task was there a moment ago"
+    earlier = await resumable(core, caller, task.id, agent, home)
+    opening = Opening(
+        name=session_name(task.id),
+        backend=backend,
+        task=task,
+        agent=agent,
+        cwd=cwd,
+        home=home,
+        prompt=brief.compile_brief(material, interactive=True).text,
+        mcp_url=f"{core.url}/mcp",
+        token=new_token(),
+        agent_session_id=earlier or str(uuid.uuid4()),
+        resume=earlier is not None,
+        repos=tuple(Path(each.repo_path) for each in checkouts),
+    )
+    session = await core.db.tx(caller, _add, opening, core.place)
+    try:
+        own_id = await terminal.open(opening)
+    except QuarterdeckError as error:
+        pair = Pair(session, None)
+        await _close(core, caller, pair, "failed", error.message)
+        raise Unavailable(error.message, hint=error.hint, code="SESSION_CREATE_FAILED") from error
+
+    def body(tx: Tx) -> Session:
+        rows.change(tx, session.id, {"agent_session_id": own_id})
+        held = tasks.held(tx, task.id)
+        if held.status in _STARTABLE:
+            reason = f"{session.agent} in {backend} ({opening.name})"
+            tasks.write(tx, held, {}, status="in_progress", reason=reason, actor="board")
+        return replace(session, agent_session_id=own_id)
+
+    session = await core.db.tx(caller, body)
+    return await _shown(core, session)
+
+
+def _add(tx: Tx, opening: Opening, place: str) -> Session:
+    """The session with its token, bound to the task, before anything runs: after a crash both are ended."""
+    task, user = opening.task, opening.task.user_id or tokens.LOCAL_USER
+    token = Token(
+        id=new_id(),
+        user_id=user,
+        name=opening.name,
+        profile="pair_worker",
+        project_id=None,
+        task_id=task.id,
+        local=False,
+        created_at=tx.now,
+        expires_at=None,
+        last_used_at=None,
+        revoked_at=None,
+    )
+    token_rows.add(tx, token, tokens.digest(opening.token))
+    tx.emit(
+        "token.minted", token.id, user_id=user, name=token.name, profile=token.profile, by=tx.caller.actor
+    )
+    session = Session(
+        id=new_session_id(),
+        user_id=task.user_id,
+        kind=KIND,
+        agent=opening.agent.id if opening.agent else opening.backend,
+        project_id=task.project_id,
+        plan_id=None,
+        task_id=task.id,
+        parent_id=None,
+        status="active",
+        context={
+            "session_name": opening.name,
+            "backend": opening.backend,
+            "worktree_path": str(opening.cwd),
+            "prompt_path": str(prompt_path(opening.cwd)),
+            "home": str(opening.home),
+            "token_id": token.id,
+            "place": place,
+        },
+        summary=None,
+        handoff=None,
+        created_at=tx.now,
+        active_at=tx.now,
+        ended_at=None,
+    )
+    rows.add(tx, session)
+    _emit(tx, "session.started", session, agent=session.agent, session_kind=KIND)
+    return session
+
+
+def prompt_path(cwd: Path) -> Path:
+    return cwd / ".quarterdeck" / "prompt.md"
+
+
+async def resumable(core: Core, caller: Caller, task_id: str, agent: Agent | None, home: Path) -> str | None:
+    """The agent's own session of its last work on the task, headless or not, where it can be resumed."""
+    if agent is None or core.terminal is None:
+        return None
+    last = await core.db.read(caller, rows.last_of_task, task_id, agent.id)
+    if last is None:
+        return None
+    return await core.terminal.agent_session(agent, home, last.agent_session_id)
+
+
+async def find(core: Core, caller: Caller, task_id: str) -> Pair | None:
+    """The newest PAIR session of a task that was not ended; it may have died."""
+
+    def body(tx: Tx) -> Session | None:
+        tasks.seen(tx, task_id)
+        return rows.live_of_task(tx, task_id, KIND)
+
+    session = await core.db.read(caller, body)
+    return None if session is None else await _shown(core, session)
+
+
+async def _shown(core: Core, session: Session) -> Pair:
+    pair = Pair(session, None)
+    if core.terminal is None or pair.backend in EDITORS or session.context.get("place") != core.place:
+        return pair
+    words = tuple(core.terminal.attach(pair.name))
+    return replace(pair, state=await core.terminal.state(pair.name), attach=words)
+
+
+async def kill(core: Core, caller: Caller, task_id: str) -> Pair:
+    """End the PAIR session of a task; Conflict when it has none."""
+    pair = await find(core, caller, task_id)
+    if pair is None:
+        raise Conflict(
+            f"task {task_id} has no PAIR session", field="task_id", code="NOT_RUNNING", hint="nothing to end"
+        )
+    async with auto.alone(task_id):
+        await _close(core, caller, pair, "completed", f"ended by {caller.actor}")
+    return pair
+
+
+async def take_over(core: Core, caller: Caller, task_id: str, why: str) -> bool:
+    """End a task's session for an agent that goes on by itself. The caller has the task for itself."""
+    pair = await find(core, caller, task_id)
+    if pair is not None:
+        await _close(core, caller, pair, "handed_off", why)
+    return pair is not None
+
+
+async def _close(core: Core, caller: Caller, pair: Pair, status: str, summary: str) -> None:
+    terminal = core.terminal
+    if terminal is not None and pair.session.context.get("place") == core.place:
+        if pair.backend == TMUX:
+            await terminal.end(pair.name)
+        await terminal.clear(Path(pair.worktree_path), Path(str(pair.session.context.get("home"))))
+    await core.db.tx(caller, _ended, pair.session, status, summary)
+
+
+def _ended(tx: Tx, session: Session, status: str, summary: str) -> None:
+    held = rows.get(tx, session.id, lock=True)
+    if held is None or held.status != "active":
+        return
+    rows.change(
+        tx,
+        session.id,
+        {"status": status, "summary": summary[:2000], "ended_at": tx.now, "active_at": tx.now},
+    )
+    token_id = str(session.context.get("token_id"))
+    token_rows.revoke(tx, token_id)
+    tx.emit("token.revoked", token_id, user_id=session.user_id)
+    _emit(tx, "session.ended", session, before="active", after=status)
+
+
+async def sweep(core: Core) -> int:
+    """End what died by itself or with the host: its token and files go. How many there were."""
+    if core.terminal is None:
+        return 0
+    live = await core.db.read(SYSTEM, rows.newest, KIND, _SWEPT, status="active")
+    gone = 0
+    for session in live:
+        if session.context.get("place") != core.place or session.context.get("backend") in EDITORS:
+            continue
+        async with auto.alone(str(session.task_id)):
+            pair = await _shown(core, session)
+            if pair.alive:
+                continue
+            code = pair.state.exit_code if pair.state else None
+            said = "it is gone" if pair.state is None else f"it ended with exit code {code}"
+            await _close(core, SYSTEM, pair, "completed" if code == 0 else "failed", said)
+            gone += 1
+    return gone
+
+
+async def _drifts(core: Core) -> list[Drift]:
+    """Terminals against the sessions that the store knows."""
+    if core.terminal is None:
+        return []
+    live = await core.db.read(SYSTEM, rows.newest, KIND, _SWEPT, status="active")
+    here = [each for each in live if each.context.get("place") == core.place]
+    known = {str(each.context.get("session_name")) for each in here}
+    found = [
+        Drift(
+            "session_dead",
+            f"the PAIR session of task {each.task_id} has died",
+            "its token and its files are taken back",
+            mend=partial(sweep, core),
+        )
+        for each in here
+        if each.context.get("backend") == TMUX and not (await _shown(core, each)).alive
+    ]
+    for name in await core.terminal.names():
+        if name not in known:
+            found.append(
+                Drift(
+                    "terminal_unknown",
+                    f"the terminal {name} belongs to no PAIR session",
+                    "it is ended",
+                    safe=False,
+                    mend=partial(core.terminal.end, name),
+                )
+            )
+    return found
+
+
+def watch(core: Core) -> None:
+    """End the session of a task that is over: its checkout may be gone already."""
+
+    def over(event: Event) -> None:
+        if event.data.get("after") in ("completed", "cancelled") and event.entity_id:
+            core.spawn(_over(core, event.entity_id, str(event.data["after"])))
+
+    core.bus.on("task.updated", over)
+
+
+async def _over(core: Core, task_id: str, status: str) -> None:
+    async with auto.alone(task_id):
+        session = await core.db.read(SYSTEM, rows.live_of_task, task_id, KIND)
+        if session is not None:
+            pair = await _shown(core, session)
+            await _close(core, SYSTEM, pair, "completed", f"the task was {status}")
+
+
+async def _leaving(core: Core, caller: Caller, task: Task) -> None:
+    async with auto.alone(task.id):
+        await take_over(core, caller, task.id, "the task was deleted")
+        await worktrees.remove(core, caller, task.id)
+        await asyncio.to_thread(shutil.rmtree, home_of(core, task.id), ignore_errors=True)
+
+
+def _emit(tx: Tx, kind: str, session: Session, **data: Any) -> None:
+    tx.emit(kind, session.id, task_id=session.task_id, user_id=session.user_id, **data)
+
+
+def command_line(words: tuple[str, ...]) -> str:
+    return shlex.join(words)
+
+
+board.LEAVING.append(_leaving)
+ledger.CHECKS.append(_drifts)

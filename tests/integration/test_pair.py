@@ -1,0 +1,220 @@
+"""PAIR: a person and an agent in one terminal, in the task's own checkout, in a real tmux."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.auto_core import Board, config, until
+from tests.integration.own_core import Core
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    folder = tmp_path_factory.mktemp("pair")
+    config(folder / "data")
+    with Core(folder / "data") as core:
+        yield Board(core, folder)
+        tmux(core.data_dir, "kill-server", check=False)
+
+
+def tmux(data_dir: Path, *words: str, check: bool = True) -> str:
+    done = subprocess.run(
+        ["tmux", "-S", str(data_dir / "tmux.sock"), *words], capture_output=True, text=True, check=False
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def pair_task(board: Board, *repos: Any, **options: Any) -> str:
+    project = board.project(*(repos or (board.repo(),)))
+    given = {"task_type": "PAIR", "agent_backend": "terminal", **options}
+    return board.task(project, **given)
+
+
+def given(board: Board, task: str) -> dict[str, Any]:
+    """What the agent in the terminal was given, once it has begun."""
+    told = board.home(task) / "given.json"
+    until(told.exists, "begun")
+    found: dict[str, Any] = json.loads(told.read_text())
+    return found
+
+
+def say(board: Board, session: dict[str, Any], line: str) -> None:
+    """Type a line into the terminal."""
+    tmux(board.core.data_dir, "send-keys", "-t", f"={session['session_name']}:", "-l", line)
+    tmux(board.core.data_dir, "send-keys", "-t", f"={session['session_name']}:", "Enter")
+
+
+def test_a_session_opens_in_the_tasks_checkout_with_the_prompt_and_a_token_of_its_own(board: Board) -> None:
+    repo = board.repo()
+    task = pair_task(board, repo, title="Pair on it", acceptance_criteria=["it works"])
+    session = board.done("sessions_create", task_id=task)
+    assert (session["success"], session["already_exists"], session["backend"]) == (True, False, "tmux")
+    assert session["session_name"] == f"quarterdeck-{task.replace('-', '')[-12:]}"
+    path = Path(session["worktree_path"])
+    assert path == board.worktree(task)
+    assert session["links"]["vscode"] == f"vscode://file{path}"
+    assert session["links"]["cursor"] == f"cursor://file{path}"
+    words = shlex.split(session["primary_command"])
+    assert words[:2] == ["tmux", "-S"] and words[-1] == f"={session['session_name']}"
+    assert session["commands"][0] == session["primary_command"]
+    agent = given(board, task)
+    assert agent["tty"] and agent["cwd"] == str(path)
+    assert "Pair on it" in agent["prompt"] and "it works" in agent["prompt"]
+    assert Path(session["prompt_path"]).read_text() == agent["prompt"]
+    # The token is the task's own, in no argument and in no file that others may read.
+    token = agent["env"]["QUARTERDECK_TOKEN"]
+    with board.core.modern(token, "/mcp/board") as client:
+        assert client.done("update_scratchpad", task_id=task, content="from the pair")["success"]
+        other = board.task(None)
+        assert client.refused("update_scratchpad", task_id=other, content="no")["code"] == "TASK_NOT_FOUND"
+    assert "QUARTERDECK_ADMIN_SECRET" not in agent["env"]
+    assert all(token not in word for word in agent["argv"])
+    script = board.home(task) / "pair.sh"
+    assert stat.S_IMODE(script.stat().st_mode) == 0o600
+    # Our files stay out of the branch.
+    assert subprocess.check_output(["git", "status", "--porcelain"], cwd=path, text=True) == ""
+    assert board.state(task) == "in_progress"
+    exists = board.done("sessions_exists", task_id=task)
+    assert (exists["exists"], exists["code"], exists["backend"]) == (True, "SESSION_EXISTS", "tmux")
+    # Ended: terminal, token, and the file with it.
+    killed = board.done("sessions_kill", task_id=task)
+    assert (killed["success"], killed["code"]) == (True, "SESSION_KILLED")
+    assert not board.done("sessions_exists", task_id=task)["exists"]
+    assert session["session_name"] not in tmux(board.core.data_dir, "list-sessions", check=False)
+    assert board.core.request("POST", "/mcp/board", token, json={}).status_code == 401
+    assert not script.exists()
+    assert path.is_dir(), "the work stays"
+    assert board.refused("sessions_kill", task_id=task)["code"] == "NOT_RUNNING"
+
+
+def test_a_second_create_reuses_the_session_unless_told_otherwise(board: Board) -> None:
+    task = pair_task(board)
+    first = board.done("sessions_create", task_id=task)
+    before = given(board, task)["pid"]
+    again = board.done("sessions_create", task_id=task, worktree_path=first["worktree_path"])
+    assert (again["already_exists"], again["session_id"]) == (True, first["session_id"])
+    os.kill(before, 0)
+    (board.home(task) / "given.json").unlink()
+    fresh = board.done("sessions_create", task_id=task, reuse_if_exists=False)
+    assert not fresh["already_exists"] and fresh["session_id"] != first["session_id"]
+    assert given(board, task)["pid"] != before
+    board.done("sessions_kill", task_id=task)
+
+
+def test_a_session_that_died_is_reported_dead_with_its_last_words(board: Board) -> None:
+    task = pair_task(board)
+    session = board.done("sessions_create", task_id=task)
+    given(board, task)
+    say(board, session, "exit 3")
+    dead = until(
+        lambda: (found := board.done("sessions_exists", task_id=task))["exists"] or found, "reported dead"
+    )
+    dead = until(lambda: _dead(board, task), "dead")
+    assert (dead["exists"], dead["code"], dead["exit_code"]) == (False, "SESSION_DEAD", 3)
+    assert "goodbye" in dead["last_output"] and dead["next_tool"] == "sessions_create"
+    anew = board.done("sessions_create", task_id=task)
+    assert not anew["already_exists"] and anew["session_id"] != session["session_id"]
+    board.done("sessions_kill", task_id=task)
+
+
+def _dead(board: Board, task: str) -> dict[str, Any] | None:
+    found: dict[str, Any] = board.done("sessions_exists", task_id=task)
+    return None if found["exists"] else found
+
+
+def test_editors_get_links_the_prompt_and_the_server_but_no_terminal(board: Board) -> None:
+    task = pair_task(board, terminal_backend="vscode")
+    session = board.done("sessions_create", task_id=task)
+    path = Path(session["worktree_path"])
+    assert session["backend"] == "vscode" and session["primary_command"].startswith("code --new-window ")
+    server = json.loads((path / ".vscode" / "mcp.json").read_text())["servers"]["quarterdeck"]
+    assert server["url"] == f"{board.core.url}/mcp"
+    assert session["session_name"] not in tmux(board.core.data_dir, "list-sessions", check=False)
+    assert subprocess.check_output(["git", "status", "--porcelain"], cwd=path, text=True) == ""
+    assert board.done("sessions_exists", task_id=task)["exists"]
+    board.done("sessions_kill", task_id=task)
+    assert not (path / ".vscode").exists()
+
+
+def test_an_editors_file_of_the_repository_is_left_alone(board: Board) -> None:
+    repo = board.repo()
+    repo.commit({".cursor/mcp.json": '{"mcpServers": {"theirs": {}}}'})
+    task = pair_task(board, repo, terminal_backend="cursor")
+    session = board.done("sessions_create", task_id=task)
+    kept = Path(session["worktree_path"], ".cursor", "mcp.json")
+    assert "theirs" in kept.read_text()
+    board.done("sessions_kill", task_id=task)
+    assert "theirs" in kept.read_text()
+
+
+def test_what_cannot_be_opened_is_refused_and_changes_nothing(board: Board) -> None:
+    auto = board.task(board.project(board.repo()))
+    refused = board.refused("sessions_create", task_id=auto)
+    assert (refused["code"], refused["next_tool"]) == ("TASK_TYPE_MISMATCH", "tasks_update")
+    assert refused["next_arguments"] == {"task_id": auto, "task_type": "PAIR"}
+    bare = board.task(None, task_type="PAIR")
+    assert board.refused("sessions_create", task_id=bare)["code"] == "NOT_STARTED"
+    task = pair_task(board)
+    wrong = board.refused("sessions_create", task_id=task, worktree_path="/elsewhere")
+    assert wrong["code"] == "INVALID_WORKTREE_PATH"
+    missing = pair_task(board, agent_backend="missing")
+    assert board.refused("sessions_create", task_id=missing)["code"] == "NOT_STARTED"
+    for each in (auto, bare, task, missing):
+        assert not (board.core.data_dir / "worktrees" / each).exists()
+        assert not board.done("sessions_exists", task_id=each)["exists"]
+
+
+def test_auto_takes_a_session_over_and_a_person_takes_it_back(board: Board, tmp_path: Path) -> None:
+    task = pair_task(board, agent_backend="terminal")
+    session = board.done("sessions_create", task_id=task)
+    given(board, task)
+    say(board, session, "write pair.txt by-hand")
+    until((Path(session["worktree_path"]) / "pair.txt").exists, "written")
+    began = tmp_path / "began"
+    steps = f"DO touch {began}\nDO wait {tmp_path / 'go'}\nDO append pair.txt by-itself"
+    board.done("tasks_update", task_id=task, task_type="AUTO", agent_backend="scripted", description=steps)
+    job = board.start(task)
+    until(began.exists, "begun")
+    assert not board.done("sessions_exists", task_id=task)["exists"]
+    assert session["session_name"] not in tmux(board.core.data_dir, "list-sessions", check=False)
+    (tmp_path / "go").touch()
+    assert board.ended(task, job)["success"]
+    both = Path(session["worktree_path"], "pair.txt").read_text()
+    assert both.splitlines() == ["by-hand", "by-itself"]
+    board.done("tasks_update", task_id=task, task_type="PAIR", agent_backend="terminal")
+    again = board.done("sessions_create", task_id=task)
+    assert again["worktree_path"] == session["worktree_path"]
+    board.done("sessions_kill", task_id=task)
+
+
+def test_a_session_outlives_a_killed_core_and_is_found_again(board: Board) -> None:
+    task = pair_task(board)
+    session = board.done("sessions_create", task_id=task)
+    pid = given(board, task)["pid"]
+    dying = pair_task(board)
+    lost = board.done("sessions_create", task_id=dying)
+    token = given(board, dying)["env"]["QUARTERDECK_TOKEN"]
+    board.core.kill9()
+    os.kill(pid, 0)
+    tmux(board.core.data_dir, "kill-session", "-t", f"={lost['session_name']}")
+    board.core.start()
+    os.kill(pid, 0)
+    again = board.done("sessions_create", task_id=task)
+    assert (again["already_exists"], again["session_id"]) == (True, session["session_id"])
+    # The one that died while nobody looked is ended, and its token with it.
+    until(
+        lambda: board.core.request("POST", "/mcp/board", token, json={}).status_code == 401,
+        "its token revoked",
+    )
+    board.done("tasks_delete", task_id=task)
+    until(lambda: not Path(f"/proc/{pid}").exists(), "ended with its task")
