@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.domain.states import COLUMN_OF, STATUSES
+from quarterdeck.domain.states import STATUSES, column_of
 from quarterdeck.surfaces.all import BOARD
 from tests.core_process import CoreProcess
 from tests.mcp_client import MODERN, OLDER, Client, Deck
@@ -156,7 +156,7 @@ def test_every_column_leads_to_every_other_and_each_move_is_on_record(
     for status in walk:
         assert owner.done("tasks_move", task_id=task_id, status=status)["status"] == status
     history = orchestrator.done("task_get", task_id=task_id)
-    assert [COLUMN_OF[each["to_status"]] for each in history["transitions"]] == ["BACKLOG", *walk]
+    assert [column_of(each["to_status"]) for each in history["transitions"]] == ["BACKLOG", *walk]
     assert {each["actor"] for each in history["transitions"]} == {"board"}
     assert history["task"]["completed_at"] is None
 
@@ -182,10 +182,10 @@ def test_the_board_and_the_orchestrator_have_the_same_tasks(owner: Client, orche
 def test_a_list_filters_by_column_and_by_state(owner: Client, folder: Path, status: str) -> None:
     task_id = made(owner, title=f"Filtered {status}")
     write(folder, "UPDATE tasks SET status = ? WHERE id = ?", status, task_id)
-    for name in (status, COLUMN_OF[status], COLUMN_OF[status].lower()):
+    for name in (status, column_of(status), column_of(status).lower()):
         found = owner.done("tasks_list", filter=name, text=f"Filtered {status}")["tasks"]
         assert [task["task_id"] for task in found] == [task_id]
-    other = "DONE" if COLUMN_OF[status] != "DONE" else "REVIEW"
+    other = "DONE" if column_of(status) != "DONE" else "REVIEW"
     assert owner.done("tasks_list", filter=other, text=f"Filtered {status}")["count"] == 0
 
 

@@ -45,6 +45,7 @@ from quarterdeck.store import (
     artifacts,
     content,
     jobs,
+    ledger,
     memory,
     plans,
     projects,
@@ -125,6 +126,7 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "worktrees.merges_of": lambda tx: worktrees.merges_of(tx, "task"),
     "reviews.of_task": lambda tx: reviews.of_task(tx, "task", 10),
     "jobs.of_task": lambda tx: jobs.of_task(tx, "task", 10)[0],
+    "ledger.live_jobs": lambda tx: ledger.live_jobs(tx, ["job"]),
     "jobs.get": lambda tx: jobs.get(tx, "job"),
     "jobs.held": lambda tx: jobs.held(tx, "job", "worker", 1),
     "jobs.live_of_task": lambda tx: jobs.live_of_task(tx, "task", ["content"]),
@@ -143,6 +145,7 @@ NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
 OF_A_TASK = {
     *(name for name in CASES if name.startswith(("tasks.", "projects.", "scratchpads.", "worktrees."))),
     "reviews.of_task",
+    "ledger.live_jobs",
     "memory.get_decision",
     "memory.set_outcome",
     "memory.decisions_of",

@@ -12,7 +12,7 @@ from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.jobs import KINDS
 from quarterdeck.domain.records import Project, Repo, Task, Transition
-from quarterdeck.domain.states import STATUS_OF_COLUMN
+from quarterdeck.domain.states import status_of
 from quarterdeck.store import jobs as job_rows
 from quarterdeck.store import projects as project_rows
 from quarterdeck.store import scratchpads
@@ -81,7 +81,7 @@ async def create(core: Core, caller: Caller, new: NewTask) -> Task:
             projects.seen(tx, project_id)
         else:
             project_id = project_rows.opened(tx)
-        status = STATUS_OF_COLUMN[new.column]  # type: ignore[index]
+        status = status_of(new.column)
         task = Task(
             id=new_id(),
             user_id=caller.user_id,
@@ -137,7 +137,7 @@ async def update(
 
 def _override(task: Task, column: str | None) -> dict[str, Any]:
     """What a move writes: nothing when the task is there already."""
-    target = None if column is None else STATUS_OF_COLUMN[column]  # type: ignore[index]
+    target = None if column is None else status_of(column)
     if target is None or target == task.status:
         return {}
     return {"status": target, "actor": "board", "reason": f"moved to {column} on the board"}

@@ -139,7 +139,7 @@ async def _worktrees(core: Core) -> list[Drift]:
     """Rows against folders, branches and the state of their tasks."""
     found = []
     for worktree, status in await core.db.read(SYSTEM, worktree_rows.at, core.place):
-        if merges.is_busy(worktree.task_id):
+        if merges.is_busy(worktree.task_id) or worktrees.making(str(worktree.task_id)).locked():
             continue
         there = await _is_there(worktree)
         if status is None:
@@ -210,6 +210,11 @@ def _missing(core: Core, worktree: Worktree) -> Drift:
 
 async def _made_again(core: Core, worktree: Worktree) -> None:
     repo = Path(worktree.repo_path)
+    async with worktrees.making(str(worktree.task_id)):
+        await _made_or_forgotten(core, worktree, repo)
+
+
+async def _made_or_forgotten(core: Core, worktree: Worktree, repo: Path) -> None:
     if await asyncio.to_thread(repo.is_dir) and await checkouts.resolve(
         repo, f"refs/heads/{worktree.branch}"
     ):
@@ -220,10 +225,13 @@ async def _made_again(core: Core, worktree: Worktree) -> None:
 
 async def _folders(core: Core) -> list[Drift]:
     """Folders for worktrees and gates that nobody knows."""
-    known = {Path(each.path) for each, _ in await core.db.read(SYSTEM, worktree_rows.at, core.place)}
+    # Looked at before the rows are read: a row is always older than its folder.
+    there = await asyncio.to_thread(_subfolders, worktrees.root(core))
+    rows_of = {Path(each.path) for each, _ in await core.db.read(SYSTEM, worktree_rows.at, core.place)}
+    known = rows_of | {path.parent for path in rows_of}
     found = []
-    for path in await asyncio.to_thread(_subfolders, worktrees.root(core)):
-        if path not in known and not worktrees.is_making(path.parent.name):
+    for path in there:
+        if path not in known:
             empty = not await asyncio.to_thread(_holds_files, path)
             found.append(
                 Drift(
@@ -278,21 +286,22 @@ def _moved_away(path: Path, data_dir: Path) -> None:
 async def _repositories(core: Core) -> list[Drift]:
     """Records and branches in repositories that no row stands for."""
 
-    def body(tx: Tx) -> tuple[list[str], set[tuple[str, str]]]:
-        return worktree_rows.repo_paths(tx), rows.known_branches(tx)
-
-    paths, known = await core.db.read(SYSTEM, body)
-    found: list[Drift] = []
-    for path in paths:
-        repo = Path(path)
+    looked: list[tuple[Path, list[checkouts.Listed], list[str]]] = []
+    for repo in map(Path, await core.db.read(SYSTEM, worktree_rows.repo_paths)):
         with contextlib.suppress(GitError):  # a repository that is gone is the project's to mend
             if await asyncio.to_thread(repo.is_dir):
-                found += await _of_repository(core, repo, known)
-    return found
+                looked.append((repo, await checkouts.listing(repo), list(await checkouts.branches(repo))))
+    known = await core.db.read(SYSTEM, rows.known_branches)
+    return [drift for each in looked for drift in _of_repository(core, known, *each)]
 
 
-async def _of_repository(core: Core, repo: Path, known: set[tuple[str, str]]) -> list[Drift]:
-    listed = await checkouts.listing(repo)
+def _of_repository(
+    core: Core,
+    known: set[tuple[str, str]],
+    repo: Path,
+    listed: list[checkouts.Listed],
+    branches: list[str],
+) -> list[Drift]:
     own = (worktrees.root(core), core.data_dir / "gates")
     found = [
         Drift(
@@ -307,9 +316,9 @@ async def _of_repository(core: Core, repo: Path, known: set[tuple[str, str]]) ->
         and (str(repo), each.branch) not in known
     ]
     checked_out = {each.branch for each in listed if not each.missing}
-    for branch in await checkouts.branches(repo):
+    for branch in branches:
         task_id = branch.removeprefix(PREFIX)
-        if (str(repo), branch) in known or branch in checked_out or worktrees.is_making(task_id):
+        if (str(repo), branch) in known or branch in checked_out:
             continue
         found.append(
             Drift(

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -45,7 +46,7 @@ STOPPING: list[Callable[[Core, Caller, Task], Awaitable[None]]] = []
 # The folders of gates that run now.
 GATES: set[str] = set()
 
-_queues: dict[str, asyncio.Lock] = {}
+_queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 _busy: set[str | None] = set()
 
 

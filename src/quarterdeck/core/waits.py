@@ -13,7 +13,7 @@ from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Invalid, NotFound
 from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Job, Task
-from quarterdeck.domain.states import COLUMN_OF
+from quarterdeck.domain.states import column_of
 from quarterdeck.events import Event, Listener
 from quarterdeck.store import jobs as job_rows
 from quarterdeck.store import tasks as task_rows
@@ -239,7 +239,7 @@ def _moved(watch: Watch, status: str, at: int, wanted: Wanted) -> None:
     """The task is in this state, or was for a moment: what is wanted is judged at each step."""
     before = watch.status or status
     watch.status, watch.cursor = status, at
-    if status in wanted.states if wanted.states else COLUMN_OF[status] != COLUMN_OF[before]:  # type: ignore[index]
+    if status in wanted.states if wanted.states else column_of(status) != column_of(before):
         watch.code, watch.changed_at = "TASK_CHANGED", at
 
 

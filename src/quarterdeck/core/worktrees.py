@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -29,7 +30,7 @@ _MESSAGE: Final = 10_000
 
 logger = structlog.get_logger()
 
-_making: dict[str, asyncio.Lock] = {}
+_making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 _touched: dict[tuple[str, str], frozenset[str]] = {}
 
 
@@ -86,9 +87,9 @@ def root(core: Core) -> Path:
     return core.data_dir / "worktrees"
 
 
-def is_making(task_id: str) -> bool:
-    """Whether worktrees of a task are being made right now."""
-    return task_id in _making and _making[task_id].locked()
+def making(task_id: str) -> asyncio.Lock:
+    """Held while worktrees of a task are made."""
+    return _making.setdefault(task_id, asyncio.Lock())
 
 
 def branch_of(task_id: str) -> str:
@@ -112,7 +113,7 @@ async def of(core: Core, caller: Caller, task_id: str) -> list[Worktree]:
 
 async def ensure(core: Core, caller: Caller, task_id: str) -> list[Worktree]:
     """The worktrees of a task, one for each repository of its project; missing ones are made."""
-    async with _making.setdefault(task_id, asyncio.Lock()):
+    async with making(task_id):
 
         def body(tx: Tx) -> tuple[Task, tuple[Project, list[Repo]] | None, list[Worktree]]:
             return tasks.seen(tx, task_id), rows.home_of(tx, task_id), rows.of_task(tx, task_id)

@@ -1,6 +1,6 @@
 """The task state machine: eight states, nine actions, and the board's four columns as a view of them."""
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 from quarterdeck.domain.errors import IllegalTransition
 
@@ -49,6 +49,16 @@ STATUS_OF_COLUMN: Final[dict[Column, Status]] = {
     "REVIEW": "review",
     "DONE": "completed",
 }
+
+
+def column_of(status: str) -> Column:
+    """The board's column for a state."""
+    return COLUMN_OF[cast(Status, status)]
+
+
+def status_of(column: str) -> Status:
+    """The state that a move to a column sets."""
+    return STATUS_OF_COLUMN[cast(Column, column)]
 
 
 def valid_actions(status: str) -> list[str]:

@@ -4,11 +4,23 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, insert, select
+from sqlalchemy import Select, bindparam, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from quarterdeck.domain.records import Project, Repo, as_dict
 from quarterdeck.store.schema import open_projects, projects, repos
 from quarterdeck.store.tx import Shape, Tx, record, within
+
+
+def _upsert(fresh: Any) -> Any:
+    changed = {"project_id": fresh.excluded["project_id"]}
+    return fresh.on_conflict_do_update(index_elements=["user_id"], set_=changed)
+
+
+_OPEN = {
+    "sqlite": _upsert(sqlite.insert(open_projects)),
+    "postgresql": _upsert(postgresql.insert(open_projects)),
+}
 
 
 def add(tx: Tx, project: Project, its_repos: Sequence[Repo]) -> None:
@@ -48,8 +60,7 @@ def repos_of(tx: Tx, project_id: str) -> list[Repo]:
 
 def open_(tx: Tx, project: Project) -> None:
     """Make a project, which was read in the caller's scope, the one that its user has open."""
-    tx.write(delete(open_projects).where(open_projects.c.user_id == tx.caller.user_id), {})
-    tx.write(insert(open_projects), {"user_id": tx.caller.user_id, "project_id": project.id})
+    tx.write(_OPEN[tx.dialect], {"user_id": tx.caller.user_id, "project_id": project.id})
 
 
 def opened(tx: Tx) -> str | None:

@@ -2,10 +2,22 @@
 
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from quarterdeck.store.schema import settings
 from quarterdeck.store.tx import Tx
+
+
+def _upsert(fresh: Any) -> Any:
+    changed = {name: fresh.excluded[name] for name in ("value", "updated_by", "updated_at")}
+    return fresh.on_conflict_do_update(index_elements=["key"], set_=changed)
+
+
+_PUT = {
+    "sqlite": _upsert(sqlite.insert(settings)),
+    "postgresql": _upsert(postgresql.insert(settings)),
+}
 
 
 def stored(tx: Tx) -> dict[str, Any]:
@@ -14,6 +26,5 @@ def stored(tx: Tx) -> dict[str, Any]:
 
 
 def put(tx: Tx, key: str, value: Any) -> None:
-    tx.write(delete(settings).where(settings.c.key == key), {})
     row = {"key": key, "value": value, "updated_by": tx.caller.actor, "updated_at": tx.now}
-    tx.write(insert(settings), row)
+    tx.write(_PUT[tx.dialect], row)

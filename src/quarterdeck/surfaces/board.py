@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from quarterdeck.domain.errors import Invalid, QuarterdeckError
 from quarterdeck.domain.ids import iso
 from quarterdeck.domain.records import Task
-from quarterdeck.domain.states import COLUMN_OF, COLUMNS, STATUSES
+from quarterdeck.domain.states import COLUMN_OF, COLUMNS, STATUSES, column_of
 from quarterdeck.surfaces.schema import Row
 
 INSTRUCTIONS: Final = (
@@ -125,7 +125,7 @@ def states_of(name: str, field: str) -> tuple[str, ...]:
 
 def status_of(task: Task) -> Row:
     """The board's word for a task's state beside the core's own."""
-    return {"status": COLUMN_OF[task.status], "state": task.status}  # type: ignore[index]
+    return {"status": column_of(task.status), "state": task.status}
 
 
 def task_row(task: Task) -> Row:

@@ -50,7 +50,7 @@ async def repos_list(call: Call, a: ReposList) -> Row:
 
 class ProjectsCreate(Args):
     name: Label
-    description: Text = ""
+    description: Text | None = None
     repo_paths: Annotated[list[Path], Field(default_factory=list, max_length=20)]
     acceptance_command: Command | None = None
     gate_command: Command | None = None

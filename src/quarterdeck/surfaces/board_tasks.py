@@ -84,7 +84,7 @@ def _notes(whole: str) -> Row:
 
 class TasksCreate(Args):
     title: Title
-    description: Text = ""
+    description: Text | None = None
     project_id: Id | None = None
     status: Status = "BACKLOG"
     priority: Priority = "MEDIUM"

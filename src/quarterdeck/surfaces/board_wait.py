@@ -9,7 +9,7 @@ from quarterdeck.core import waits
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.ids import iso
 from quarterdeck.domain.records import Job, Task
-from quarterdeck.domain.states import COLUMN_OF
+from quarterdeck.domain.states import column_of
 from quarterdeck.surfaces.board import JOB_STATUS, Status, envelope, states_of, status_of
 from quarterdeck.surfaces.schema import Args, Id, Label, Row
 from quarterdeck.surfaces.table import Call, tool
@@ -132,8 +132,8 @@ def _watched(watch: waits.Watch) -> Row:
         }
     return {
         "task_id": first.id,
-        "previous_status": COLUMN_OF[first.status],  # type: ignore[index]
-        "current_status": None if watch.status is None else COLUMN_OF[watch.status],  # type: ignore[index]
+        "previous_status": column_of(first.status),
+        "current_status": None if watch.status is None else column_of(watch.status),
         "changed_at": iso(watch.changed_at),
         "task": snapshot(latest) if isinstance(latest, Task) else None,
     }
