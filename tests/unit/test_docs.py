@@ -266,7 +266,7 @@ def statuses() -> set[int]:
 
 
 def pages(surface: str) -> tuple[str, ...]:
-    return {"plans": ("plans", "content")}.get(surface, (surface,))
+    return {"plans": ("plans", "content"), "board": ("board", "review")}.get(surface, (surface,))
 
 
 @pytest.mark.parametrize("surface", SURFACES)

@@ -119,7 +119,7 @@ async def _jobs(core: Core) -> list[Drift]:
     ]
     found += [
         Drift(
-            "task_without_job",
+            "job_missing",
             f"task {task.id} is in progress, but its job is gone",
             "the task goes back to pending",
             mend=partial(core.db.tx, SYSTEM, _put_back, task.id),
