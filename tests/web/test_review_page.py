@@ -63,3 +63,37 @@ def test_a_conflict_is_shown_and_a_clean_merge_lands(browser: Browser, core: Cor
         page.get_by_role("button", name="Merge").click()
         expect(page.locator(".facts .pill").first).to_have_text("completed")
     assert "return exact(lines)" in git(world, "show", "main:invoice.py")
+
+
+def test_an_agent_is_started_and_watched_at_work(browser: Browser, core: Core, world: World) -> None:
+    with Visitor(browser, core) as visitor:
+        page = visitor.open("/tasks/new")
+        page.get_by_label("Title").fill("Lower the rate")
+        page.get_by_label("Project").select_option(label="Shop")
+        page.get_by_role("button", name="Create").click()
+        page.get_by_role("button", name="Start the agent").click()
+        step = page.locator("#steps .step", has_text="looking at the rate <b>now</b>")
+        expect(step).to_be_visible()
+        expect(page.locator(".facts .pill").first).to_have_text("in progress")
+        world.go.touch()
+        expect(page.locator("#review")).to_be_visible()
+        expect(page.locator(".lines tr.both .fresh")).to_contain_text("rate = 7")
+        expect(page.locator("td", has_text="succeeded")).to_be_visible()
+        page.get_by_role("link", name="auto").click()
+        expect(page.locator(".log")).to_contain_text("changed the rate")
+
+
+def test_a_card_whose_work_clashes_is_marked(browser: Browser, core: Core, world: World) -> None:
+    task = next(
+        one for one in core.modern().done("tasks_list", filter="REVIEW")["tasks"] if "rate" in one["title"]
+    )["task_id"]
+    with Visitor(browser, core) as visitor:
+        page = visitor.open("/")
+        expect(page.locator(f"#c-{task}")).to_be_visible()
+        expect(page.locator(f"#c-{task} .pill.conflict")).to_have_count(0)
+        (world.repo / "invoice.py").write_text(
+            git(world, "show", "main:invoice.py").replace("rate = 19", "rate = 16")
+        )
+        git(world, "commit", "-qam", "Another rate")
+        page.reload()
+        expect(page.locator(f"#c-{task} .pill.conflict")).to_be_visible()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +50,19 @@ index 1111111..2222222 100644
 BEGUN = "import decimal\n\n\ndef total(lines):\n    return sum(lines)\n\n\nrate = 19\n"
 
 
+# An agent that tells of itself, waits, and changes a line.
+AGENT = """
+import pathlib, sys, time
+print("looking at the rate <b>now</b>", flush=True)
+deadline = time.monotonic() + 120
+while not pathlib.Path(sys.argv[1]).exists() and time.monotonic() < deadline:
+    time.sleep(0.02)
+file = pathlib.Path("invoice.py")
+file.write_text(file.read_text().replace("rate = 19", "rate = 7"))
+print("changed the rate", flush=True)
+"""
+
+
 @dataclass(slots=True)
 class World:
     """Where it is, and the ids of what is in it by a short name. `words` is put into every text."""
@@ -59,6 +74,11 @@ class World:
     @property
     def repo(self) -> Path:
         return self.data_dir.parent / "shop"
+
+    @property
+    def go(self) -> Path:
+        """The scripted agent waits for this file."""
+        return self.data_dir.parent / "go"
 
     def pages(self) -> list[str]:
         """Every page that can be looked at."""
@@ -94,6 +114,12 @@ def prepared(folder: Path, words: str = "", cards: int = 3) -> World:
     """A fresh data directory below `folder`, filled."""
     world = World(folder / "data", words)
     world.data_dir.mkdir()
+    (folder / "agent.py").write_text(AGENT)
+    command = [sys.executable, str(folder / "agent.py"), str(world.go)]
+    (world.data_dir / "quarterdeck.toml").write_text(
+        f'[agents.scripted]\nadapter = "command"\ncommand = {json.dumps(command)}\n'
+        '[defaults]\nworker_agent = "scripted"\n[worker]\nsandbox = "off"\n'
+    )
     # In a thread of its own: the browser's loop runs in this one.
     with ThreadPoolExecutor(1) as aside:
         aside.submit(lambda: asyncio.run(_fill(world, cards))).result()

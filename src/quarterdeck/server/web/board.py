@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from quarterdeck.core import board, cards, tasks
+from quarterdeck.core import board, cards, radar, tasks
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.records import Task
 from quarterdeck.domain.states import COLUMNS, Column, Priority
@@ -37,6 +37,12 @@ async def some_cards(request: Request) -> Answer:
     ids = [one for one in (request.asked("ids") or "").split(",") if one][:_ASKED]
     found, counts = await cards.some(request.core, request.caller, ids, _filters(request))
     return page(request, "board_cards.html", cards=found, counts=counts)
+
+
+@route("GET", "/board/conflicts")
+async def conflicting(request: Request) -> Answer:
+    """The tasks in review that would not merge cleanly: their cards get a mark."""
+    return as_json({"ids": await radar.conflicts(request.core, request.caller)})
 
 
 @route("GET", "/board/more/{column}")
