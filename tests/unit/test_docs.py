@@ -252,7 +252,7 @@ def routes() -> set[str]:
                 ast.Compare(comparators=[ast.Constant(value=str(path))])
                 | ast.Assign(targets=[ast.Name(id="PATH")], value=ast.Constant(value=str(path)))
             ):
-                found |= {path} if re.fullmatch(r"(/[a-z]+)+", path) else set()
+                found |= {path} if re.fullmatch(r"(/[a-z.]+)+", path) else set()
     return found
 
 
