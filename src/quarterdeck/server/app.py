@@ -24,7 +24,7 @@ from quarterdeck.run.adapters.programs import find
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.terminal import Tmux
 from quarterdeck.run.worker import Worker
-from quarterdeck.server import audit, doctor
+from quarterdeck.server import audit, doctor, openapi
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
 from quarterdeck.server.chat import PATHS as CHAT
@@ -146,6 +146,8 @@ class Application:
             await answer(send, problem[0], {"detail": problem[1]})
         elif path == "/readyz":
             await self._readiness(send)
+        elif path == openapi.PATH:
+            await answer(send, 200, openapi.document())
         elif path == "/metrics":
             await self._numbers(scope, send)
         elif path == "/mcp" or path.startswith("/mcp/"):
