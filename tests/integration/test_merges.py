@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -308,6 +309,39 @@ def test_an_agent_that_is_still_at_work_is_stopped_first(tmp_path: Path) -> None
                 merges.STOPPING.remove(stop)
             assert asked == [task.id]
             assert await desk.status(task) == "completed"
+
+    asyncio.run(run())
+
+
+def test_a_task_is_merged_once_however_many_ask(tmp_path: Path, database_url: str) -> None:
+    async def run() -> None:
+        async with review_core(tmp_path / "core", database_url=database_url) as desk:
+            task = await desk.work({"a.txt": "one\n"})
+            asked = [merges.merge(desk.core, ANN, task.id) for _ in range(3)]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            refusals = [each for each in results if isinstance(each, Conflict)]
+            assert [each.data["code"] for each in refusals] == ["ACTION_NOT_ALLOWED"] * 2
+            assert desk.repos[0].git("rev-list", "--count", "main") == "2"
+
+    asyncio.run(run())
+
+
+def test_names_that_are_no_text_are_shown_and_merged(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with review_core(tmp_path) as desk:
+            task = await desk.work({"a.txt": "one\n"})
+            tree = Path((await desk.worktrees(task))[0].path)
+            for folder, content in ((tree, "theirs\n"), (desk.repos[0].path, "mine\n")):
+                Path(os.fsdecode(os.fsencode(folder) + b"/\xff.txt")).write_text(content)
+            diff = await worktrees.diff(desk.core, ANN, task.id)
+            assert [file.path for file in diff.repos[0].diff.files] == [
+                "a.txt",
+                "\N{REPLACEMENT CHARACTER}.txt",
+            ]
+            error = await refused(merges.merge(desk.core, ANN, task.id))
+            assert error.data["files"] == ["\N{REPLACEMENT CHARACTER}.txt"]
+            Path(os.fsdecode(os.fsencode(desk.repos[0].path) + b"/\xff.txt")).unlink()
+            await merges.merge(desk.core, ANN, task.id)
 
     asyncio.run(run())
 

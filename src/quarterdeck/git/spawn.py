@@ -189,6 +189,11 @@ async def identity(repo: Path) -> dict[str, str]:
     }
 
 
+def readable(name: str) -> str:
+    """A file's name for people and for JSON: bytes that are no text are replaced."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 async def _read(
     process: Process, stream: asyncio.StreamReader | None, into: bytearray, limit: int | None
 ) -> None:
