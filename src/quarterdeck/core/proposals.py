@@ -22,7 +22,7 @@ _TITLE: Final = 100
 async def propose(
     core: Core, caller: Caller, tasks: Sequence[dict[str, Any]], todos: Sequence[dict[str, Any]]
 ) -> Proposal:
-    """Keep a proposal for the project that the caller's user has open; accept it where that is the setting."""
+    """Keep a proposal for the project that the caller has open; accept it where that is the setting."""
     at_once = await settings.get(core, "general.auto_approve")
 
     def body(tx: Tx) -> Proposal:
