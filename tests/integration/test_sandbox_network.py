@@ -6,7 +6,7 @@ import asyncio
 import textwrap
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -277,7 +277,8 @@ def test_all_connections_end_with_the_gate(tmp_path: Path) -> None:
             writer.write(b"a")
             assert await reader.readexactly(2) == b"aa"
         for each, other in ((reader, writer), waiting):
-            assert await each.read() == b""
+            with suppress(ConnectionResetError):
+                assert await each.read() == b""
             other.close()
 
     at_the_gate(body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from quarterdeck.domain import hosts
@@ -87,6 +89,12 @@ def test_an_agent_reaches_what_is_named_and_its_provider_and_nothing_else() -> N
         assert door in found
         assert Door(door.host, door.port + 1) not in found
         assert Door(f"x.{door.host}", door.port) not in found
+
+
+def test_opencode_reaches_the_base_urls_of_its_configuration() -> None:
+    provider = {"options": {"baseURL": "http://127.0.0.1:8000/v1", "apiKey": "none"}}
+    env = {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": {"own": provider}, "x": "http://b.example"})}
+    assert hosts.allowed("opencode", [], env, []).named == {Door("127.0.0.1", 8000)}
 
 
 def test_a_program_of_ones_own_has_no_provider() -> None:

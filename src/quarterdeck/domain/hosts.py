@@ -11,6 +11,8 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _PORTS: Final = {"https": 443, "http": 80}
 _NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
+# OpenCode has the base URLs of its providers in its configuration.
+_BASE_URL: Final = re.compile(r'"baseURL"\s*:\s*"([^"]+)"')
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 # Where the model of each kind of agent is when no base URL says otherwise.
 PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -66,6 +68,7 @@ def allowed(kind: str, urls: Iterable[str], env: Mapping[str, str], listed: Iter
     """What an agent of a kind may reach: these URLs, the base URLs of its environment, the hosts that are
     listed, and its provider."""
     bases = [value for name, value in env.items() if name.endswith("_BASE_URL")]
+    bases += _BASE_URL.findall(env.get("OPENCODE_CONFIG_CONTENT", ""))
     named = {door for url in (*urls, *bases) if (door := door_of(url)) is not None}
     named |= {parse(entry) for entry in listed}
     return Allowed(frozenset(named), frozenset(map(parse, PROVIDERS.get(kind, ()))))

@@ -122,7 +122,7 @@ async def _proxied(gate: str, reader: StreamReader, writer: StreamWriter) -> Non
     """A connection to the proxy: CONNECT, or one request with a whole URL."""
     import asyncio
 
-    with suppress(OSError, EOFError, asyncio.LimitOverrunError):
+    with suppress(OSError, ValueError, EOFError, asyncio.LimitOverrunError):
         async with asyncio.timeout(HEAD_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
         try:

@@ -16,7 +16,7 @@ from quarterdeck.domain import hosts
 from quarterdeck.domain.hosts import Allowed, Door
 from quarterdeck.run.forward import IDLE_SECONDS, joined
 
-CONNECTIONS: Final = 128
+CONNECTIONS: Final = 64
 REFUSED: Final = 20
 LINE_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 30.0
@@ -54,10 +54,10 @@ class Gate:
         self._closed = True
         if self._server is not None:
             self._server.close()
+        os.close(self._folder)
         for task in (passing := list(self._passing)):
             task.cancel()
         await asyncio.gather(*passing, return_exceptions=True)
-        os.close(self._folder)
         await asyncio.to_thread(self.path.unlink, missing_ok=True)
 
     def _bound(self) -> socket.socket:
@@ -74,7 +74,8 @@ class Gate:
         return listener
 
     def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
-        if self._closed:
+        # Those beyond the limit are told so, but not without one either.
+        if self._closed or len(self._passing) >= 2 * CONNECTIONS:
             writer.transport.abort()
             return
         task = asyncio.ensure_future(self._pass(reader, writer))
@@ -99,14 +100,14 @@ class Gate:
 
     async def _opened(self, reader: StreamReader) -> tuple[StreamReader, StreamWriter]:
         """The connection that somebody asks for."""
-        if len(self._passing) > CONNECTIONS:
-            raise _No(503, f"There are {CONNECTIONS} connections already.")
         try:
             async with asyncio.timeout(LINE_SECONDS):
                 line = await reader.readline()
             door = hosts.parse(line.decode("ascii").strip())
         except (ValueError, TimeoutError):
             raise _No(400, "This is no host and port.") from None
+        if len(self._passing) > CONNECTIONS:
+            raise _No(503, f"There are {CONNECTIONS} connections already.")
         if door not in self.allowed:
             if len(self.refused) < REFUSED:
                 self.refused.add(str(door))
