@@ -112,9 +112,9 @@ def test_folders_records_and_branches_that_nobody_knows(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_jobs_and_tasks_that_do_not_fit_together(tmp_path: Path) -> None:
+def test_jobs_and_tasks_that_do_not_fit_together(tmp_path: Path, database_url: str) -> None:
     async def run() -> None:
-        async with review_core(tmp_path) as desk:
+        async with review_core(tmp_path / "core", database_url=database_url) as desk:
             core = desk.core
 
             def submit(tx: Tx, task_id: str) -> str:
@@ -128,7 +128,7 @@ def test_jobs_and_tasks_that_do_not_fit_together(tmp_path: Path) -> None:
             await changed(desk, over.id, status="completed")
             await core.db.tx(ANN, start, stuck.id)
             await board.update(core, ANN, by_hand.id, {}, "IN_PROGRESS")
-            assert await drift(desk) == ["job_of_finished_task", "task_without_job"]
+            assert await drift(desk) == ["job_missing", "job_of_finished_task"]
             assert len(await tended(desk)) == 2
             assert (await queue.get(core, ANN, job_id)).state == "CANCELED"
             assert await desk.status(stuck) == "pending"

@@ -20,8 +20,6 @@ Row = dict[str, Any]
 class Refusal(QuarterdeckError):
     """What a tool refused, with its own words and next step."""
 
-    code = "refused"
-
 
 class Desk:
     """The running core of a data directory, as the local user sees it."""

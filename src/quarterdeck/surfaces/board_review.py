@@ -36,7 +36,7 @@ class Comment(Args):
 class Review(Args):
     task_id: Id
     action: Literal["approve", "reject", "merge", "rebase"]
-    feedback: Text = ""
+    feedback: Text | None = None
     rejection_action: RejectionAction = "reopen"
     strategy: Strategy = "squash"
     message: Annotated[Some, Field(max_length=10_000)] | None = None
@@ -45,8 +45,7 @@ class Review(Args):
 
 @tool("destructive", "operator", binds=("task_id",))
 async def review(call: Call, a: Review) -> Row:
-    """Approve, reject, rebase or merge a task in REVIEW. feedback and comments reach the agent's next run;
-    strategy and message are for merge. merge and rebase need maintainer."""
+    """Approve, reject, rebase or merge a task in REVIEW. merge and rebase need maintainer."""
     if a.action in ("merge", "rebase") and not call.caller.may("maintainer"):
         raise Denied(f"review with action {a.action} needs the profile maintainer")
     match a.action:
@@ -61,7 +60,7 @@ async def review(call: Call, a: Review) -> Row:
 
 
 async def _approve(call: Call, a: Review) -> Row:
-    task = await reviews.approve(call.core, call.caller, a.task_id, a.feedback)
+    task = await reviews.approve(call.core, call.caller, a.task_id, a.feedback or "")
     return envelope(
         True,
         "Approved. The task stays in REVIEW until it is merged.",
@@ -76,13 +75,13 @@ async def _approve(call: Call, a: Review) -> Row:
 async def _reject(call: Call, a: Review) -> Row:
     comments = [comment.model_dump() for comment in a.comments]
     task = await reviews.reject(
-        call.core, call.caller, a.task_id, a.feedback, action=a.rejection_action, comments=comments
+        call.core, call.caller, a.task_id, a.feedback or "", action=a.rejection_action, comments=comments
     )
     return envelope(
         True,
         "Rejected. The agent's next run gets the feedback.",
         "REJECTED",
-        feedback=a.feedback,
+        feedback=a.feedback or "",
         comments=comments,
         **_shown(task),
     )
