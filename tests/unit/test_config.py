@@ -51,6 +51,12 @@ EVERY_KEY: dict[str, tuple[Any, str, str]] = {
     "worker.log_cap_bytes": (65_536, "65536", "65536"),
     "worker.pass_env": (["A", "B"], '["A", "B"]', "A,B"),
     "worker.sandbox": ("required", '"required"', "required"),
+    "worker.sandbox_network": ("isolated", '"isolated"', "isolated"),
+    "worker.sandbox_hosts": (
+        ["a.example", "127.0.0.1:1"],
+        '["a.example", "127.0.0.1:1"]',
+        "a.example,127.0.0.1:1",
+    ),
     "defaults.worker_agent": ("bot", '"bot"', "bot"),
     "defaults.relay_agent": ("bot", '"bot"', "bot"),
     "defaults.prompt_agent": ("bot", '"bot"', "bot"),
@@ -206,6 +212,9 @@ def test_unknown_variable_of_a_section_is_refused(file: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("key", "written"),
     [
+        ("worker.sandbox_network", '"closed"'),
+        ("worker.sandbox_hosts", '["*.example"]'),
+        ("worker.sandbox_hosts", '["https://a.example"]'),
         ("server.max_body_bytes", "1023"),
         ("server.max_body_bytes", '"lots"'),
         ("server.rate_limit_per_minute", "-1"),
