@@ -116,6 +116,7 @@ class DefaultSettings(_Section):
     worker_agent: str = "claude-code"
     relay_agent: str = "claude-code"
     prompt_agent: str = "claude-code"
+    review_agent: str | None = None
 
 
 WaitSeconds = Annotated[int, Field(ge=1, le=3600)]

@@ -60,6 +60,7 @@ EVERY_KEY: dict[str, tuple[Any, str, str]] = {
     "defaults.worker_agent": ("bot", '"bot"', "bot"),
     "defaults.relay_agent": ("bot", '"bot"', "bot"),
     "defaults.prompt_agent": ("bot", '"bot"', "bot"),
+    "defaults.review_agent": ("bot", '"bot"', "bot"),
     "general.auto_review": (False, "false", "false"),
     "general.auto_approve": (True, "true", "true"),
     "general.require_review_approval": (True, "true", "true"),
