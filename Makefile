@@ -10,7 +10,7 @@ TYPED := $(foreach folder,src tests bench,$(if $(shell find $(folder) -name '*.p
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-unit test-integration test-e2e test-web test-agents test-conformance check bench
+.PHONY: help demo up test test-unit test-integration test-e2e test-web test-agents test-conformance screenshots check bench
 
 # Put before a command: says what runs, and afterwards how long it took.
 step = @echo '==> $(1)'; TIMEFORMAT='    $(1): %1R s'; time
@@ -55,6 +55,9 @@ test-agents: export AGENT_PROGRAMS := $(CURDIR)/$(AGENTS)
 test-conformance: .venv/.installed $(NODE)/.installed  ## the official MCP suite and Inspector (needs npm)
 	$(call pytest,conformance,tests/conformance,-n auto --maxprocesses 4)
 test-conformance: export CONFORMANCE_TOOLS := $(CURDIR)/$(NODE)
+
+screenshots: .venv/.installed  ## the pictures of the README, from the demo
+	@$(BIN)/python docs/images/make.py
 
 check: .venv/.installed  ## lint, format and types
 	$(call step,lint) $(BIN)/ruff check --quiet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,6 +148,14 @@ def test_a_refused_token_of_our_server_is_told(bench: Bench, core: Core) -> None
     url = f"{core.url}/mcp/orchestrator"
     ended = bench.run(script({"text": "Without."}), mcp_url=url, token="mcp_wrong").outcome
     assert (ended.ok, ended.mcp_status) == (True, "failed")
+
+
+def test_a_server_that_never_answers_does_not_hold_it_up(model: FakeModel, tmp_path: Path) -> None:
+    env = {"ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": "none", "MCP_TIMEOUT": "1000"}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
+        ended = Bench(claude(env), tmp_path).run(script({"text": "Without."}), mcp_url=url).outcome
+    assert (ended.ok, ended.mcp_status, ended.final_text) == (True, "failed", "Without.")
 
 
 def test_what_it_cannot_find_is_told(bench: Bench) -> None:

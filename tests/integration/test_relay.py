@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import text as sql
 
-from quarterdeck.config import Settings
+from quarterdeck.config import DatabaseSettings, Settings
 from quarterdeck.core import life, relay
+from quarterdeck.core.context import Core
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.server.http import names_loopback
 from quarterdeck.store.tx import Tx
 from tests.git_repo import GitRepo
 from tests.integration.relay_core import FILES, PATCH, RelayCore, Row, ended
@@ -264,7 +267,7 @@ def test_the_union_takes_relay_jobs_in_the_relays_words(core: RelayCore) -> None
     assert json.loads(read(client, f"mcp://jobs/{job['id']}/status")["text"])["state"] == "SUCCEEDED"
 
 
-def test_a_repository_of_ones_own_project_needs_no_root(tmp_path: Path) -> None:
+def test_a_repository_of_ones_own_project_needs_no_root(tmp_path: Path, database_url: str) -> None:
     repo = GitRepo(tmp_path / "app")
     commit = repo.commit(FILES)
     urgent = {"priority": "P0", "timeoutS": 7.5}
@@ -278,18 +281,57 @@ def test_a_repository_of_ones_own_project_needs_no_root(tmp_path: Path) -> None:
         tx.conn.execute(sql(f"insert into repos {columns} values ('r', 'ann', 'p', 'app', '{repo.path}', 1)"))
 
     async def run() -> None:
-        async with life.opened(Settings(), tmp_path / "data", serving=False) as core:
+        settings = Settings(database=DatabaseSettings(url=SecretStr(database_url)))
+        async with life.opened(settings, tmp_path / "data", serving=False) as core:
             await core.db.tx(ANN, register)
             spec = RelayCore.spec_of(str(repo.path), commit, "key")
-            job = await relay.submit(core, ANN, spec)
-            assert (job.state, job.kind, job.place) == ("QUEUED", "relay", core.place)
-            assert (job.priority, job.timeout_s) == (1, 1800)
-            assert job.expires_at == pytest.approx(job.created_at + 600_000_000, abs=60_000_000)
+            first = await relay.submit(core, ANN, spec)
+            assert (first.state, first.kind, first.place) == ("QUEUED", "relay", core.place)
+            assert (first.priority, first.timeout_s) == (1, 1800)
+            assert first.expires_at == pytest.approx(first.created_at + 600_000_000, abs=60_000_000)
+            assert (await relay.submit(core, ANN, spec)).id == first.id
             spec["idempotencyKey"], spec["execution"] = "other", {**spec["execution"], **urgent}
-            job = await relay.submit(core, ANN, spec)
-            assert (job.priority, job.timeout_s) == (0, 8)
+            second = await relay.submit(core, ANN, spec)
+            assert (second.priority, second.timeout_s) == (0, 8)
             with pytest.raises(Invalid, match=r"spec\.repo\.path"):
                 await relay.submit(core, BOB, spec)
+            jobs, total = await relay.listing(core, ANN, state="QUEUED", limit=1, offset=1)
+            assert ([job.id for job in jobs], total) == ([first.id], 2)
+            assert await relay.listing(core, BOB) == ([], 0)
 
     (tmp_path / "data").mkdir()
     asyncio.run(run())
+
+
+def test_the_home_folder_is_a_root_where_nobody_else_can_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    commit = "1" * 40
+
+    async def taken(core: Core, path: Path) -> bool:
+        try:
+            await relay.submit(core, BOB, RelayCore.spec_of(str(path), commit, str(path)))
+        except Invalid as error:
+            assert error.field == "spec.repo.path"
+            return False
+        return True
+
+    async def run() -> None:
+        async with life.opened(Settings(), tmp_path / "data", serving=False) as core:
+            assert not await taken(core, tmp_path / "app")
+            core.loopback = True
+            assert await taken(core, tmp_path / "app")
+            assert not await taken(core, tmp_path.parent)
+            assert not await taken(core, core.data_dir / "mirrors" / "another.git")
+
+    (tmp_path / "data").mkdir()
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
+)
+def test_only_loopback_is_reached_by_this_machine_alone(host: str, alone: bool) -> None:
+    assert names_loopback(host) is alone

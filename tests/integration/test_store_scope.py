@@ -44,6 +44,7 @@ from quarterdeck.domain.records import (
 )
 from quarterdeck.store import (
     artifacts,
+    cards,
     content,
     jobs,
     ledger,
@@ -54,11 +55,13 @@ from quarterdeck.store import (
     proposals,
     relay,
     reviews,
+    runs,
     scratchpads,
     sessions,
     subscriptions,
     tasks,
     tokens,
+    trail,
     worktrees,
 )
 from quarterdeck.store.db import Database
@@ -131,6 +134,11 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "reviews.of_task": lambda tx: reviews.of_task(tx, "task", 10),
     "jobs.of_task": lambda tx: jobs.of_task(tx, "task", 10)[0],
     "ledger.live_jobs": lambda tx: ledger.live_jobs(tx, ["job"]),
+    "cards.some": lambda tx: cards.some(tx, ["task"], {}),
+    "cards.runs_of": lambda tx: cards.runs_of(tx, ["task"]),
+    "cards.plans_by_id": lambda tx: cards.plans_by_id(tx, ["plan"]),
+    "runs.titles_of": lambda tx: runs.titles_of(tx, ["task"]),
+    "trail.steps_of": lambda tx: trail.steps_of(tx, "job", 10),
     "jobs.get": lambda tx: jobs.get(tx, "job"),
     "jobs.held": lambda tx: jobs.held(tx, "job", "worker", 1),
     "jobs.live_of_task": lambda tx: jobs.live_of_task(tx, "task", ["content"]),
@@ -155,6 +163,7 @@ NOT_BOUND = {name for name in CASES if name.startswith(("tokens.", "subscription
 # Rows that hang on a task, and the task itself.
 OF_A_TASK = {
     *(name for name in CASES if name.startswith(("tasks.", "projects.", "scratchpads.", "worktrees."))),
+    *(name for name in CASES if name.startswith(("cards.", "runs.", "trail."))),
     "reviews.of_task",
     "ledger.live_jobs",
     "memory.get_decision",
@@ -169,6 +178,7 @@ OF_A_TASK = {
 } - NOT_BOUND
 OF_A_PROJECT = (
     *("tasks.", "projects.", "scratchpads.", "worktrees.", "reviews.", "plans.", "sessions.", "proposals."),
+    *("cards.some", "cards.plans_by_id", "runs.titles_of"),
 )
 # Tested with the search that is its only use.
 ELSEWHERE = {"pgvector.lacking"}
@@ -183,6 +193,7 @@ def fill(tx: Tx) -> None:
     tasks.add(tx, new_task(id="child", parent_task_id="task", project_id="project"))
     tasks.add(tx, new_task(id="stray"))
     tasks.add_transition(tx, Transition("t", "task", None, "pending", None, None, 1))
+    tx.emit("job.progress", "job", task_id="task")
     memory.add_decision(tx, Decision("decision", "ann", "task", "c", "d", None, None, ["x"], 1))
     memory.add_pattern(tx, Pattern("pattern", "ann", "n", None, {}, {}, 0.0, 0, 1, 1))
     memory.put_vectors(tx, "m", [replace(VECTOR, kind="pattern", row_id="pattern")])

@@ -59,6 +59,12 @@ def test_the_prompt_comes_by_stdin(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_that_is_no_text_is_replaced_where_it_is_not(name: str, tmp_path: Path) -> None:
+    started = launch(name, tmp_path, prompt="half \ud800 a pair")
+    assert name == "acp" or started.stdin == b"half ? a pair"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_an_adapter_cannot_do_is_refused_by_name(name: str, tmp_path: Path) -> None:
     asked: dict[str, dict[str, Any]] = {
         "effort": {"effort": "low"},
@@ -165,6 +171,16 @@ def test_codex_has_a_sandbox_and_a_server_that_it_must_reach(tmp_path: Path) -> 
         assert part in server
     assert argv[argv.index("--disable") + 1] == "plugins"
     assert 'sandbox_mode="read-only"' in launch("codex", tmp_path, mode="read").argv
+    inside = launch("codex", tmp_path, mode="read", sandboxed=True)
+    assert 'sandbox_mode="danger-full-access"' in inside.argv
+
+
+def test_the_row_of_codex_may_choose_its_sandbox_but_not_for_reading(tmp_path: Path) -> None:
+    program = ["/opt/codex", "-c", 'sandbox_mode="danger-full-access"']
+    for mode, expected in (("edit", []), ("read", ['sandbox_mode="read-only"'])):
+        given = Assignment("Do it.", tmp_path, tmp_path / "home", mode=mode)  # type: ignore[arg-type]
+        argv = ADAPTERS["codex"].launch(program, {}, given).argv
+        assert [word for word in argv[3:] if "sandbox_mode" in word] == expected
 
 
 def test_codex_uses_a_key_and_an_address_of_openai(tmp_path: Path) -> None:
@@ -235,8 +251,9 @@ def test_the_login_of_the_user_is_linked_where_no_key_is_given(
     keyed = launch("claude", tmp_path, env={"ANTHROPIC_API_KEY": "k"}, home=tmp_path / "keyed")
     assert keyed.folders == ()
     assert not (tmp_path / "keyed" / ".claude").exists()
-    for _ in range(2):
-        linked = launch("claude", tmp_path, home=tmp_path / "linked")
+    for name in ("claude", "claude", "acp"):
+        given = Assignment("Do it.", tmp_path, tmp_path / "linked")
+        linked = ADAPTERS[name].launch(["/opt/claude-agent"], {}, given)
         assert linked.folders == (user / ".claude/.credentials.json",)
         assert (tmp_path / "linked/.claude/.credentials.json").readlink() == linked.folders[0]
 

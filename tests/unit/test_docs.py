@@ -255,7 +255,7 @@ def routes() -> set[str]:
                     found.add(route)
                 case ast.Assign(value=ast.Tuple(elts=elements)):
                     found |= {str(each.value) for each in elements if isinstance(each, ast.Constant)}
-    return {route for route in found if re.fullmatch(r"(/[a-z0-9]+)+", route)}
+    return {route for route in found if re.fullmatch(r"(/[a-z0-9.]+)+", route)}
 
 
 def statuses() -> set[int]:

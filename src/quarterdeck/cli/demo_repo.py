@@ -10,6 +10,7 @@ from quarterdeck.domain.errors import Unavailable
 
 AGENTS = ("mira", "theo")
 TEMPLATE = "harbour"
+TASKS = ("Tell the tide", "Greet ships by name")
 _FILES = {
     "README.md": "# Harbour\n\nA very small harbour.\n",
     "harbour/__init__.py": '"""A very small harbour."""\n',
@@ -38,6 +39,11 @@ phases:
         description: harbour.tide tells high from low tide by the hour, and refuses hours that no day has.
       - name: Greet ships by name
         description: harbour.ships.greeting names the ship, with its first letter raised and the others kept.
+  - name: Later
+    tasks:
+      - Moor ships by their length
+      - Count the boats at the quay
+      - Write every arrival down
 """
 
 

@@ -39,9 +39,10 @@ def plan(stage: Stage, me: McpClient) -> list[Row]:
         activate=True,
     )
     slug = begun["plan"]["slug"]
-    listed = me.call("tasks_list", plan=slug)["tasks"]
-    check(len(listed) == 2, "a plan's tasks are cards on the board")
-    for agent, task in zip(demo_repo.AGENTS, reversed(listed), strict=True):
+    listed = {task["title"]: task for task in me.call("tasks_list", plan=slug)["tasks"]}
+    check(len(listed) == 5, "a plan's tasks are cards on the board")
+    for agent, title in zip(demo_repo.AGENTS, demo_repo.TASKS, strict=True):
+        task = listed[title]
         me.call(
             "tasks_update",
             task_id=task["task_id"],
@@ -50,8 +51,8 @@ def plan(stage: Stage, me: McpClient) -> list[Row]:
             agent_backend=agent,
         )
         stage.say(f"{task['title']} → {agent}")
-    tasks: list[Row] = me.call("tasks_list", plan=slug)["tasks"]
-    return tasks
+    later = me.call("tasks_list", plan=slug, filter="BACKLOG")["tasks"]
+    return [task for task in later if task["task_type"] == "AUTO"]
 
 
 def begin(stage: Stage, me: McpClient, tasks: list[Row]) -> list[Work]:

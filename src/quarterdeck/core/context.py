@@ -40,6 +40,8 @@ class Core:
     data_dir: Path
     tuning: "Tuning"
     url: str | None = None
+    # Whether nobody but this host reaches it.
+    loopback: bool = False
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)
     waiting: int = 0

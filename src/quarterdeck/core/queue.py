@@ -13,7 +13,7 @@ from quarterdeck.core import tokens
 from quarterdeck.core.context import Core
 from quarterdeck.domain import callers
 from quarterdeck.domain.callers import Caller
-from quarterdeck.domain.errors import Conflict, Invalid, NotFound, RateLimited
+from quarterdeck.domain.errors import Conflict, Invalid, NotFound, QuarterdeckError, RateLimited
 from quarterdeck.domain.jobs import KINDS, LIVE, WORKED, fingerprint, new_job_id
 from quarterdeck.domain.records import Job, JobArtifact, WorkerRow
 from quarterdeck.store import artifacts, jobs, workers
@@ -27,7 +27,7 @@ _SUMMARY = 2000
 _SHOWN = 500
 
 # By kind: called in the transaction of a claim, and in the one that ends a job, however it ends.
-# They must not raise: the job could then neither start nor end.
+# A start that is refused ends its job as failed; an end must not be refused, for the job could not end.
 STARTING: dict[str, Callable[[Tx, Job], None]] = {}
 ENDING: dict[str, Callable[[Tx, Job], None]] = {}
 
@@ -197,7 +197,12 @@ def claim(
         return None
     tokens.revoke_of_job(tx, job)
     if (started := STARTING.get(job.kind)) is not None:
-        started(tx, job)
+        try:
+            started(tx, job)
+        except QuarterdeckError as error:
+            # It must not stand in the way of all that wait behind it.
+            _end(tx, job, Ending("FAILED", error.message, reason="INTERNAL_ERROR"))
+            return claim(tx, kinds, worker, lease_seconds, place)
     _emit(tx, "job.started", job, agent=job.agent)
     return Claimed(job, tokens.mint_for_job(tx, job))
 

@@ -1,14 +1,12 @@
 """Relay jobs: a JobSpec goes into the queue, a patch comes out."""
 
 import asyncio
-import ipaddress
 import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from quarterdeck.core import queue
 from quarterdeck.core.context import Core
@@ -95,7 +93,7 @@ def spec_of(job: Job) -> JobSpec:
 async def submit(core: Core, caller: Caller, value: Any) -> Job:
     """The job for a spec: a new one, or that which its idempotency key already names."""
     spec = parse_spec(value)
-    await _check_path(core, caller, spec)
+    await check_path(core, caller, spec)
     relay, stored = core.settings.relay, json.loads(spec.dump())
     timeout = spec.execution.timeout_s or relay.default_timeout_seconds
 
@@ -126,12 +124,13 @@ def _known(tx: Tx, spec: JobSpec, stored: dict[str, Any]) -> Job | None:
         raise Invalid(error.message, field="spec.idempotencyKey", hint=error.hint) from None
 
 
-async def _check_path(core: Core, caller: Caller, spec: JobSpec) -> None:
-    """Refuse a folder of this host that the caller has no business in."""
+async def check_path(core: Core, caller: Caller, spec: JobSpec) -> None:
+    """Refuse a folder of this host that the caller has no business in. The data directory is nobody's."""
     if spec.repo.type != "local":
         return
-    found = await asyncio.to_thread(Path(spec.repo.path or "").resolve)
-    if not any(found.is_relative_to(root) for root in await local_folders(core, caller)):
+    found, data = await asyncio.to_thread(_real, [spec.repo.path or "", str(core.data_dir)])
+    folders = await local_folders(core, caller)
+    if found.is_relative_to(data) or not any(found.is_relative_to(folder) for folder in folders):
         raise Invalid(
             "spec.repo.path is neither a repository of one of your projects nor within relay.local_roots",
             field="spec.repo.path",
@@ -143,23 +142,13 @@ async def local_folders(core: Core, caller: Caller) -> list[Path]:
     """The folders that a local repository of this caller may lie in, by their real names."""
     given = core.settings.relay.local_roots
     if given is None:
-        given = ["~"] if _on_loopback(core.url) else []
+        given = ["~"] if core.loopback else []
     return await asyncio.to_thread(_real, [*given, *await core.db.read(caller, rows.repo_paths)])
 
 
 def _real(folders: Iterable[str]) -> list[Path]:
     paths = [Path(folder).expanduser() for folder in folders]
     return [path.resolve() for path in paths if path.is_absolute()]
-
-
-def _on_loopback(url: str | None) -> bool:
-    host = urlsplit(url).hostname if url else None
-    if host is None:
-        return False
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _job(tx: Tx, job_id: str) -> Job:

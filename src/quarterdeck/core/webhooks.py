@@ -28,6 +28,7 @@ from quarterdeck.domain.callers import SYSTEM
 from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.domain.ids import new_id, now_us
 from quarterdeck.domain.records import Delivery, Job
+from quarterdeck.events import Event
 from quarterdeck.paths import write_private
 from quarterdeck.store import artifacts
 from quarterdeck.store import relay as rows
@@ -40,6 +41,7 @@ TIMEOUT_SECONDS: Final = 15.0
 _AT_ONCE: Final = 8
 _IDLE_SECONDS: Final = 300.0
 _RETRY_SECONDS: Final = 5.0
+_TAKEN_SECONDS: Final = 0.1
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|\n)")
 _LONGEST_LINE: Final = 8192
 # What stands for itself in a path or a query; the percent sign, since it is encoded already.
@@ -102,7 +104,7 @@ class Webhooks:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
-        core.bus.on("job.finished", lambda _: self._wake.set())
+        core.bus.on("job.finished", self._heard)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._loop(), name="webhooks")
@@ -113,6 +115,10 @@ class Webhooks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _heard(self, event: Event) -> None:
+        if event.data.get("job_kind") == relay.KIND:
+            self._wake.set()
 
     async def _loop(self) -> None:
         while True:
@@ -128,18 +134,21 @@ class Webhooks:
 
     async def _round(self) -> float:
         """Begin with what is due; how long until there is more."""
-        room = _AT_ONCE - len(self._sending)
-        if room > 0:
+        while (room := _AT_ONCE - len(self._sending)) > 0:
+            at = await self._core.db.read(SYSTEM, rows.next_due)
+            wait = _IDLE_SECONDS if at is None else (at - now_us()) / 1_000_000
+            if wait > 0:
+                return min(wait, _IDLE_SECONDS)
             # Longer than a try takes: if we end in between, it is due again then.
             until = now_us() + int(2 * self._patience * 1_000_000)
-            for delivery in await self._core.db.tx(SYSTEM, rows.due, room, until):
+            found = await self._core.db.tx(SYSTEM, rows.due, room, until)
+            if not found:  # another core is about to take it
+                return _TAKEN_SECONDS
+            for delivery in found:
                 task = asyncio.create_task(self._send(delivery))
                 self._sending.add(task)
                 task.add_done_callback(self._sent)
-        if len(self._sending) >= _AT_ONCE:
-            return _IDLE_SECONDS
-        at = await self._core.db.read(SYSTEM, rows.next_due)
-        return _IDLE_SECONDS if at is None else min(max((at - now_us()) / 1_000_000, 0.01), _IDLE_SECONDS)
+        return _IDLE_SECONDS
 
     def _sent(self, task: "asyncio.Task[None]") -> None:
         self._sending.discard(task)

@@ -8,6 +8,7 @@ git as the user would.
 """
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from quarterdeck.domain.jobspec import without_secrets
 
@@ -93,6 +95,25 @@ def environment(*, user_config: bool = False, protocols: Sequence[str] = ()) -> 
     kept = {name: os.environ[name] for name in passed if name in os.environ}
     own = _FIXED | ({} if user_config else _WITHOUT_USER)
     return {**kept, **own, "GIT_ALLOW_PROTOCOL": ":".join(protocols)}
+
+
+def credentials_apart(url: str) -> tuple[str, dict[str, str]]:
+    """A web URL without its user and password, and the environment in which git sends them all the same.
+
+    A command line is for every user of the host to see, an environment is not.
+    """
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at or parts.scheme not in ("http", "https"):
+        return url, {}
+    name, _, password = user.partition(":")
+    word = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    config = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"http.{parts.scheme}://{host}/.extraHeader",
+        "GIT_CONFIG_VALUE_0": f"Authorization: Basic {word}",
+    }
+    return urlunsplit(parts._replace(netloc=host)), config
 
 
 async def git(

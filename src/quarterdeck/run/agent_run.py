@@ -1,11 +1,10 @@
 """One attempt of a job as its runner sees it: the job, a scratch folder, and the agent to run."""
 
 import asyncio
-import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,9 +19,9 @@ from quarterdeck.domain.records import Job
 from quarterdeck.run.adapters import programs
 from quarterdeck.run.adapters.base import Adapter, Assignment, Launch, Outcome, Reader, Step
 from quarterdeck.run.adapters.registry import adapter_of
-from quarterdeck.run.attempts import Attempt, Chunk, Exit, Spec, read, transcript
+from quarterdeck.run.attempts import Attempt, Exit, Spec, read, transcript
+from quarterdeck.run.pipes import Mouth, Splitter, given, lines
 
-_LINE_BYTES = 10 * 1024 * 1024
 _STDERR_BYTES = 64 * 1024
 _PROGRESS_SECONDS = 0.25
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
@@ -224,13 +223,13 @@ class JobRun:
     async def _supervise(
         self, folder: Path, launch: Launch, cwd: Path, reader: Reader, timeout_s: float | None
     ) -> Exit:
-        stdin = await asyncio.to_thread(_given, folder.with_suffix(".in"), launch)
+        stdin = await asyncio.to_thread(given, folder.with_suffix(".in"), launch)
         spec = self._spec(launch, cwd, stdin, timeout_s)
         mouth = Mouth(stdin, launch.stdin) if launch.interactive and stdin else None
         stop: asyncio.TimerHandle | None = None
         try:
             self._attempt = attempt = await self._start(folder, spec)
-            async for line in _lines(attempt):
+            async for line in lines(attempt):
                 self._feed(reader, line)
                 if mouth is not None and not mouth.shutting:
                     mouth.say(reader.outgoing())
@@ -367,101 +366,6 @@ class Progress:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-
-
-class Splitter:
-    """Lines out of chunks. One that is too long, or lost its middle, is dropped up to its end."""
-
-    def __init__(self) -> None:
-        self._part = bytearray()
-        self._broken = False
-
-    def add(self, chunk: Chunk) -> Iterator[bytes]:
-        if chunk.skipped:
-            self._part.clear()
-            self._broken = True
-        # Not by splitlines: a carriage return ends no line.
-        for piece in filter(None, re.split(rb"(?<=\n)", chunk.data)):
-            if not self._broken:
-                self._part += piece
-            if piece.endswith(b"\n"):
-                line, broken = bytes(self._part), self._broken
-                self._part.clear()
-                self._broken = False
-                if not broken:
-                    yield line
-            elif len(self._part) > _LINE_BYTES:
-                self._part.clear()
-                self._broken = True
-
-    def rest(self) -> Iterator[bytes]:
-        if self._part:
-            yield bytes(self._part)
-            self._part.clear()
-
-
-async def _lines(attempt: Attempt) -> AsyncIterator[bytes]:
-    splitter = Splitter()
-    async for chunk in attempt.follow(stream="stdout"):
-        for line in splitter.add(chunk):
-            yield line
-    for line in splitter.rest():
-        yield line
-
-
-def _given(path: Path, launch: Launch) -> Path | None:
-    """What the agent reads: a file with all of it, or a pipe that stays open."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    if launch.interactive:
-        os.mkfifo(path, 0o600)
-    elif launch.stdin:
-        path.touch(mode=0o600)
-        path.write_bytes(launch.stdin)
-    else:
-        return None
-    return path
-
-
-class Mouth:
-    """The pipe to an interactive agent's stdin. It never waits: what does not fit is written later."""
-
-    def __init__(self, path: Path, first: bytes) -> None:
-        self._loop = asyncio.get_running_loop()
-        # For reading too: so it opens at once, and stays open until the agent has it.
-        self._file: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._waiting = bytearray(first)
-        self.shutting = False
-        self._write()
-
-    def say(self, words: bytes) -> None:
-        if words and not self.shutting:
-            self._waiting += words
-            self._write()
-
-    def shut(self) -> None:
-        """End of input, once everything is said."""
-        self.shutting = True
-        self._write()
-
-    def close(self) -> None:
-        """Nobody listens any more."""
-        self._waiting.clear()
-        self.shut()
-
-    def _write(self) -> None:
-        if self._file is None:
-            return
-        with suppress(BlockingIOError):
-            while self._waiting:
-                del self._waiting[: os.write(self._file, self._waiting)]
-        if self._waiting:
-            self._loop.add_writer(self._file, self._write)
-            return
-        self._loop.remove_writer(self._file)
-        if self.shutting:
-            os.close(self._file)
-            self._file = None
 
 
 def remove(folder: Path) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from quarterdeck.domain.contract import Sections, out_md
 from quarterdeck.domain.jobspec import JobSpec, without_secrets
-from quarterdeck.git.spawn import GitError, git, identity
+from quarterdeck.git.spawn import GitError, credentials_apart, git, identity
 from quarterdeck.run.checkout import Checkout
 
 PUSH_SECONDS: Final = 300.0
@@ -99,9 +99,11 @@ async def _push(checkout: Checkout, sections: Sections, branch: str) -> None:
         made = await git(["commit-tree", tree, "-p", base, "-F", "-"], git_dir, stdin=message, env=own)
     # By force: an attempt before this one may have pushed the same branch.
     refspec = f"+{made.decode().strip()}:refs/heads/{branch}"
+    address, secret = credentials_apart(repo.url or "")
     await git(
-        ["push", "--quiet", "--no-verify", "--", repo.url or "", refspec],
+        ["push", "--quiet", "--no-verify", "--", address, refspec],
         git_dir,
+        env=secret,
         user_config=True,
         protocols=_PROTOCOLS,
         timeout=PUSH_SECONDS,

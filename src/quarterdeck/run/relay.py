@@ -11,7 +11,7 @@ from quarterdeck.core.tokens import LOCAL_USER
 from quarterdeck.domain import contract, patch
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.contract import BadArtifacts, Sections
-from quarterdeck.domain.errors import Unavailable
+from quarterdeck.domain.errors import Invalid, Unavailable
 from quarterdeck.domain.jobspec import JobSpec, prompt_for
 from quarterdeck.run import checkout as checkouts
 from quarterdeck.run import pull_requests, sandbox
@@ -46,6 +46,7 @@ async def _attempt(run: JobRun, record: dict[str, Any]) -> Ending:
         raise Failed("EXECUTOR_ERROR", error.message) from error
     checkout = await _checkout(run, spec)
     home = run.folder / "home"
+    await asyncio.to_thread(home.mkdir, mode=0o700, exist_ok=True)
     assignment = Assignment(
         prompt=prompt_for(spec, await checkout.tree()),
         cwd=checkout.path,
@@ -73,6 +74,10 @@ async def _attempt(run: JobRun, record: dict[str, Any]) -> Ending:
 async def _checkout(run: JobRun, spec: JobSpec) -> Checkout:
     """The files of the job. A local repository is looked for where its owner may have one."""
     owner = Caller(run.job.user_id, "viewer", everyone=run.job.user_id is None)
+    try:
+        await relay.check_path(run.core, owner, spec)
+    except Invalid as error:
+        raise Failed("POLICY", error.message) from error
     return await checkouts.prepare(
         spec,
         run.folder / "checkout",

@@ -28,17 +28,8 @@ _BASE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs look up: certificates, names of hosts and users, the linker's cache, the time zone.
 _ETC: Final = (
     *("ssl", "ca-certificates", "ca-certificates.conf", "pki", "crypto-policies", "resolv.conf", "hosts"),
-    *(
-        "nsswitch.conf",
-        "host.conf",
-        "gai.conf",
-        "passwd",
-        "group",
-        "ld.so.cache",
-        "ld.so.conf",
-        "ld.so.conf.d",
-    ),
-    *("localtime", "timezone", "alternatives", "mime.types", "protocols", "services"),
+    *("nsswitch.conf", "host.conf", "gai.conf", "passwd", "group", "ld.so.cache", "ld.so.conf"),
+    *("ld.so.conf.d", "localtime", "timezone", "alternatives", "mime.types", "protocols", "services"),
 )
 _NAMESPACES: Final = (
     *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
@@ -46,13 +37,12 @@ _NAMESPACES: Final = (
 )
 # The parts of an installation that hold programs. Its `share` and the like may be anything.
 _INSTALLED: Final = ("bin", "lib", "lib64", "libexec", "pyvenv.cfg")
-_CERTIFICATES: Final = (
-    "NODE_EXTRA_CA_CERTS",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
+# Variables that name a file which the agent has to read: certificates, and the key of a cloud.
+_FILES: Final = (
+    *("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("GIT_SSL_CAINFO", "CODEX_CA_CERTIFICATE", "GOOGLE_APPLICATION_CREDENTIALS"),
 )
+_TEMPORARY: Final = "/tmp"  # noqa: S108 - its own
 _SCRIPT_HEAD: Final = 512
 _HOPS: Final = 10
 
@@ -77,6 +67,8 @@ class Sandbox:
             env = {"PYTHONDONTWRITEBYTECODE": "1", **launch.env}
             if program is None:
                 return replace(launch, env=env)
+            if "TMPDIR" in env:
+                env["TMPDIR"] = _TEMPORARY
             argv = [program, *arguments(launch, tree, home), "--", *_absolute(launch.argv, env)]
             return replace(launch, argv=argv, env=env)
 
@@ -97,13 +89,14 @@ async def choose(wish: Wish) -> Sandbox:
 
 
 async def probe() -> Sandbox:
-    """Whether bubblewrap runs here, learnt once a process by running it as a job would."""
+    """Whether bubblewrap runs here, learnt by running it as a job would; once it did, that is known."""
     program = shutil.which("bwrap")
     if program is None:
         return Sandbox(None, "bwrap is not on PATH")
-    if program not in _probed:
-        _probed[program] = await _tried(program)
-    return _probed[program]
+    found = _probed.get(program) or await _tried(program)
+    if found.program is not None:
+        _probed[program] = found
+    return found
 
 
 async def _tried(program: str) -> Sandbox:
@@ -143,7 +136,7 @@ def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
             words += ["--ro-bind", str(path), str(path)]
     for path in (Path("/etc", name) for name in _ETC):
         words += ["--ro-bind-try", str(path), str(path)]
-    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/run"]  # noqa: S108
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", _TEMPORARY, "--dir", "/run"]
     for path in _reachable(launch, tree, home):
         if path.is_symlink() and path.is_file():
             # A program may look for its parts beside what the link leads to.
@@ -156,16 +149,21 @@ def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
 
 
 def _reachable(launch: Launch, tree: Path, home: Path) -> list[Path]:
-    """What the program needs beside the system: where it lies, its interpreter, extra certificates."""
+    """What the program needs beside the system: where it lies, its interpreter, and the files and
+    programs that its variables name."""
     env = launch.env
-    program = _absolute(launch.argv, env)[0]
-    found: list[Path] = [*launch.folders, *_around(Path(program), env)]
-    found += [Path(env[name]) for name in _CERTIFICATES if env.get(name, "").startswith("/")]
+    programs = [Path(_absolute(launch.argv, env)[0]), *map(Path, filter(_is_program, env.values()))]
+    found = [*launch.folders, *(path for program in programs for path in _around(program, env))]
+    found += [Path(env[name]) for name in _FILES if env.get(name, "").startswith("/")]
     private = {Path.home(), *Path.home().parents, *tree.parents, *home.parents, Path("/etc")}
     kept = {path for path in found if path.is_absolute() and path not in private}
     # What lies in a folder that is bound comes with it.
     covered = {Path("/usr"), *map(Path, _BASE), *kept}
     return sorted(path for path in kept if covered.isdisjoint(path.parents) and path not in map(Path, _BASE))
+
+
+def _is_program(word: str) -> bool:
+    return word.startswith("/") and Path(word).is_file() and os.access(word, os.X_OK)
 
 
 def _around(program: Path, env: Mapping[str, str], hops: int = _HOPS) -> Iterator[Path]:

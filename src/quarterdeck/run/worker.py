@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from quarterdeck.core import queue
+from quarterdeck.core import queue, settings
 from quarterdeck.core.context import Core
 from quarterdeck.core.models import keep
 from quarterdeck.core.queue import LOG, SYSTEM, Claimed, Ending, File
@@ -46,6 +46,8 @@ class Worker:
         self._core = core
         self._runners = runners
         self._settings = core.settings.worker
+        self._heartbeat = min(self._settings.heartbeat_seconds, self._settings.lease_seconds / 3)
+        self._given = concurrency
         self._concurrency = self._settings.concurrency if concurrency is None else concurrency
         self.id = f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self.root = core.data_dir / "attempts"
@@ -61,6 +63,7 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         for kind in ("job.queued", "job.stale", "job.finished"):
             core.bus.on(kind, self._heard)
+        core.bus.on("settings.updated", lambda event: self._wake.set())
 
     def start(self) -> None:
         _here[self.id] = self
@@ -139,6 +142,8 @@ class Worker:
 
     async def _fill(self) -> None:
         """Claim jobs while there is room."""
+        if self._given is None and self._settings.concurrency:  # one that was told to rest does
+            self._concurrency = int(await settings.get(self._core, settings.CONCURRENCY))
         while not self._stopping and (kinds := self._open_kinds()):
             claimed = await self._claim(kinds)
             if claimed is None:
@@ -235,7 +240,8 @@ class Worker:
     async def _finish(self, run: JobRun, ending: Ending) -> None:
         if all(file.name != LOG for file in ending.files) and (log := await run.log()):
             ending = replace(ending, files=[*ending.files, File(LOG, "text/plain", log)])
-        await self._write(run, queue.finish, _with_usage(run, ending))
+        if not await self._write(run, queue.finish, _with_usage(run, ending)):
+            await self._keep_log(run)
 
     async def _keep_log(self, run: JobRun) -> None:
         log = await run.log()
@@ -243,20 +249,22 @@ class Worker:
         if files:
             await self._write(run, queue.add_files, files)
 
-    async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> None:
+    async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> bool:
         """Write down how it ended, while the job is ours and the database comes back in time."""
         try:
             await keep(self._core, SYSTEM, lambda tx: body(tx, run.job, *args))
+            return True
         except Conflict:
             logger.warning("job.fenced", job=run.job.id, attempt=run.job.attempt)
         except QuarterdeckError as error:
             logger.error("job.unwritten", job=run.job.id, error=error.message)
+        return False
 
     # Staying alive.
 
     async def _beat(self) -> None:
         """Renew what runs; end what is not ours any more."""
-        pause = self._settings.heartbeat_seconds
+        pause = self._heartbeat
         while True:
             await asyncio.sleep(pause)
             runs = list(self._runs.values())
@@ -264,9 +272,9 @@ class Worker:
                 own = await self._core.db.tx(SYSTEM, queue.beat, self.id, self._settings.lease_seconds)
             except QuarterdeckError as error:
                 logger.warning("job.leases_not_renewed", error=error.message)
-                pause = min(self._settings.heartbeat_seconds, 1.0)
+                pause = min(self._heartbeat, 1.0)
                 continue
-            pause = self._settings.heartbeat_seconds
+            pause = self._heartbeat
             for run in runs:
                 if (run.job.id, run.job.attempt) in own:
                     run.renew()

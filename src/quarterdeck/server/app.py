@@ -24,13 +24,13 @@ from quarterdeck.run.adapters.programs import find
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.terminal import Tmux
 from quarterdeck.run.worker import Worker
-from quarterdeck.server import audit, doctor
+from quarterdeck.server import audit, doctor, openapi
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
 from quarterdeck.server.chat import PATHS as CHAT
 from quarterdeck.server.chat import ChatRoutes
 from quarterdeck.server.doctor import PATH as DOCTOR
-from quarterdeck.server.http import HostCheck, answer, header, is_loopback
+from quarterdeck.server.http import HostCheck, answer, header, is_loopback, names_loopback
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.server.rest import PATH as TOKENS
@@ -61,6 +61,8 @@ class Application:
         self._data_dir = data_dir
         self._url = url
         self._hosts = HostCheck(host, settings.server.allowed_hosts, settings.server.allowed_origins)
+        # Who has a name to be served under stands behind a proxy.
+        self._loopback = names_loopback(host) and not settings.server.allowed_hosts
         self._metrics = Metrics()
         self.ready = asyncio.Event()
         self.entry = ""  # the code of the link that signs the local user in once
@@ -71,6 +73,7 @@ class Application:
         async with opened as core, AsyncExitStack() as lifetime:
             core.terminal, core.find_program = Tmux(core), lambda agent: find(agent, self._settings)
             pair.watch(core)
+            core.loopback = self._loopback
             await self._open(core, lifetime)
             self.ready.set()
             worker = Worker(core, RUNNERS)
@@ -143,6 +146,8 @@ class Application:
             await answer(send, problem[0], {"detail": problem[1]})
         elif path == "/readyz":
             await self._readiness(send)
+        elif path == openapi.PATH:
+            await answer(send, 200, openapi.document())
         elif path == "/metrics":
             await self._numbers(scope, send)
         elif path == "/mcp" or path.startswith("/mcp/"):

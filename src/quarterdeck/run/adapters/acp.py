@@ -6,6 +6,7 @@ We are the client. Files and terminals are not offered: an agent has its own, in
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from quarterdeck import __version__
@@ -22,7 +23,16 @@ from quarterdeck.run.adapters.base import (
     Usage,
     check,
 )
-from quarterdeck.run.adapters.streams import JsonReader, own_home, short, texts, unfinished, whole
+from quarterdeck.run.adapters.streams import (
+    LOGINS,
+    JsonReader,
+    link_login,
+    own_home,
+    short,
+    texts,
+    unfinished,
+    whole,
+)
 
 _PROTOCOL: Final = 1
 _QUIET: Final = {**claude.QUIET, **gemini.QUIET, **opencode.QUIET}
@@ -58,7 +68,11 @@ class Acp:
             own["IS_SANDBOX"] = "1"
         token = {TOKEN_VARIABLE: assignment.token} if assignment.token else {}
         first = AcpReader(assignment).greeting()
-        return Launch(tuple(program), {**own, **env, **token}, first, interactive=True)
+        names = " ".join(Path(word).name for word in program[:2])
+        keyed = any(name.endswith(("_API_KEY", "_AUTH_TOKEN", "_OAUTH_TOKEN")) for name in env)
+        known = [] if keyed else [name for name in LOGINS if name in names]
+        login = [path for name in known for path in link_login(assignment.home, name)]
+        return Launch(tuple(program), {**own, **env, **token}, first, interactive=True, folders=tuple(login))
 
     def reader(self, assignment: Assignment) -> "AcpReader":
         return AcpReader(assignment)
@@ -373,4 +387,4 @@ def _usage(result: dict[str, Any]) -> Usage | None:
 
 
 def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(message).encode() + b"\n"

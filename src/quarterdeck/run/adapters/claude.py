@@ -56,11 +56,8 @@ class Claude:
         if os.geteuid() == 0:
             # As root it refuses to run without asking, unless it is told that its surroundings are its own.
             own["IS_SANDBOX"] = "1"
-        login = (
-            []
-            if any(env.get(key) for key in _KEYS)
-            else link_login(assignment.home, ".claude/.credentials.json")
-        )
+        keyed = any(env.get(key) for key in _KEYS)
+        login = [] if keyed else link_login(assignment.home, "claude")
         argv = (
             *program,
             *("-p", "--output-format", "stream-json", "--verbose"),
@@ -70,7 +67,9 @@ class Claude:
             *_wishes(assignment, flags),
         )
         token = {TOKEN_VARIABLE: assignment.token} if assignment.token else {}
-        return Launch(argv, {**own, **env, **token}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv, {**own, **env, **token}, assignment.prompt.encode("utf-8", "replace"), folders=tuple(login)
+        )
 
     def reader(self, assignment: Assignment) -> "ClaudeReader":
         return ClaudeReader(assignment)

@@ -39,7 +39,7 @@ class Command:
             "QUARTERDECK_MODEL": assignment.model,
         }
         own = {name: value for name, value in given.items() if value is not None}
-        return Launch(tuple(program), {**env, **own}, assignment.prompt.encode())
+        return Launch(tuple(program), {**env, **own}, assignment.prompt.encode("utf-8", "replace"))
 
     def reader(self, assignment: Assignment) -> "CommandReader":
         return CommandReader(assignment)

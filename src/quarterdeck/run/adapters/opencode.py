@@ -44,7 +44,7 @@ class OpenCode:
         need(self.name, flags, "--format", "a stream of events")
         own_home(assignment.home)
         keys = [name for name in env if name.endswith("_API_KEY")]
-        login = [] if keys else link_login(assignment.home, ".local/share/opencode/auth.json")
+        login = [] if keys else link_login(assignment.home, "opencode")
         own = {CONFIG_VARIABLE: json.dumps(_config(assignment, env))}
         if assignment.token:
             own[TOKEN_VARIABLE] = assignment.token
@@ -56,7 +56,9 @@ class OpenCode:
             *_session(assignment),
             *_wishes(assignment, flags),
         )
-        return Launch(argv, {**QUIET, **env, **own}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv, {**QUIET, **env, **own}, assignment.prompt.encode("utf-8", "replace"), folders=tuple(login)
+        )
 
     def reader(self, assignment: Assignment) -> "OpenCodeReader":
         return OpenCodeReader(assignment)
