@@ -1,13 +1,14 @@
 """The REST routes as OpenAPI 3.1, written from the models that check them."""
 
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
 from quarterdeck import __version__
 from quarterdeck.domain.callers import PROFILES
-from quarterdeck.server import audit, doctor, rest
+from quarterdeck.domain.jobs import KINDS, State
+from quarterdeck.server import audit, doctor, rest, work
 from quarterdeck.surfaces.board_audit import AuditTail
 
 PATH = "/openapi.json"
@@ -16,6 +17,8 @@ _JSON: Final = "application/json"
 _TEXT: Final = {"type": "string"}
 _MAYBE: Final = {"type": ["string", "null"]}
 _TIME: Final = {"type": ["string", "null"], "format": "date-time"}
+_PART: Final = {"type": "string", "minLength": 1, "maxLength": 100, "pattern": "^[A-Za-z0-9_.-]+$"}
+SIGNIN = "/api/signin"
 
 SCHEMAS: Final[dict[str, Any]] = {
     "Refusal": {
@@ -44,6 +47,29 @@ SCHEMAS: Final[dict[str, Any]] = {
             {"$ref": "#/components/schemas/Token"},
             {"type": "object", "required": ["token"], "properties": {"token": _TEXT}},
         ]
+    },
+    "Job": {
+        "type": "object",
+        "required": ["id", "kind", "state", "state_version", "priority", "attempt", "created_at"],
+        "properties": {
+            "id": _TEXT,
+            "kind": {"enum": list(KINDS)},
+            "state": {"enum": list(get_args(State))},
+            "state_version": {"type": "integer"},
+            "priority": {"enum": ["P0", "P1", "P2"]},
+            "attempt": {"type": "integer"},
+            "agent": _MAYBE,
+            "task_id": _MAYBE,
+            "project_id": _MAYBE,
+            "summary": _MAYBE,
+            "reason": _MAYBE,
+            "cost_usd": {"type": ["number", "null"]},
+            "input_tokens": {"type": ["integer", "null"]},
+            "output_tokens": {"type": ["integer", "null"]},
+            "created_at": {"type": "string", "format": "date-time"},
+            "started_at": _TIME,
+            "finished_at": _TIME,
+        },
     },
     "Drift": {
         "type": "object",
@@ -94,6 +120,69 @@ def _query(model: type[BaseModel]) -> list[dict[str, Any]]:
         {"name": name, "in": "query", "required": False, "schema": schema}
         for name, schema in found["properties"].items()
     ]
+
+
+def _work() -> dict[str, Any]:
+    """Jobs, diffs and the link to the board."""
+
+    def path(*names: str) -> list[dict[str, Any]]:
+        return [{"name": name, "in": "path", "required": True, "schema": _PART} for name in names]
+
+    def query(**types: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"name": name, "in": "query", "schema": schema} for name, schema in types.items()]
+
+    job, count = _ref("Job"), {"type": "integer", "minimum": 0, "maximum": 1_000_000}
+    filters = query(state=_TEXT, kind=_TEXT, agent=_TEXT, task_id=_TEXT, limit=count)
+    log = {
+        "type": "object",
+        "required": ["text", "offset", "ended", "state"],
+        "properties": {
+            "text": _TEXT,
+            "offset": {"type": "integer"},
+            "ended": {"type": "boolean"},
+            "state": _TEXT,
+        },
+    }
+    whole, link = {"type": "object"}, {"type": "object", "required": ["url"], "properties": {"url": _TEXT}}
+    lost, stuck = (404, 422, *_GATED), (404, 409, 422, *_GATED)
+    one = f"{work.PATH}/{{id}}"
+    return {
+        work.PATH: {
+            "get": _operation(
+                "list_jobs", "Your jobs", _answers(*lost, ok=_list("jobs", job)), parameters=filters
+            )
+        },
+        one: {
+            "parameters": path("id"),
+            "get": _operation("get_job", "One job and its files", _answers(*lost, ok=job)),
+        },
+        f"{one}/log": {
+            "parameters": path("id"),
+            "get": _operation(
+                "job_log",
+                "Its log from an offset on",
+                _answers(*lost, ok=log),
+                parameters=query(offset=count, wait={"type": "integer", "minimum": 0, "maximum": 1}),
+            ),
+        },
+        f"{one}/files/{{name}}": {
+            "parameters": path("id", "name"),
+            "get": _operation("job_file", "A file that it left", _answers(*lost, ok=whole)),
+        },
+        f"{one}/cancel": {
+            "parameters": path("id"),
+            "post": _operation("cancel_job", "End it", _answers(*stuck, ok=job)),
+        },
+        f"{one}/retry": {
+            "parameters": path("id"),
+            "post": _operation("retry_job", "The same work once more", _answers(*stuck, ok=job)),
+        },
+        f"{work.DIFFS}/{{id}}/diff": {
+            "parameters": path("id"),
+            "get": _operation("task_diff", "What a task changed", _answers(*stuck, ok=whole)),
+        },
+        SIGNIN: {"post": _operation("signin_link", "A link to the board", _answers(*_GATED, ok=link))},
+    }
 
 
 @cache
@@ -169,6 +258,7 @@ def document() -> dict[str, Any]:
                 "get": _operation("doctor_check", "What has drifted", _answers(*_GATED, ok=report)),
                 "post": _operation("doctor_mend", "Mend it", _answers(*_GATED, ok=report)),
             },
+            **_work(),
             "/healthz": {"get": _open("healthz", "The process is alive", _answers(ok=status))},
             "/readyz": {"get": _open("readyz", "It can serve", _answers(421, ok=status, unready=status))},
         },
