@@ -289,6 +289,10 @@ def test_jobs_end_when_their_task_needs_them_no_more(
     with contextlib.closing(sqlite3.connect(folder / "quarterdeck.db")) as database:
         found = database.execute("SELECT state FROM jobs WHERE id = ?", (job_id,)).fetchone()
     assert found == ("CANCELED",)
+    if arguments:
+        after = owner.done("get_task", task_id=task_id)
+        assert after["status"] == arguments.get("status", "BACKLOG")
+        assert not after["runtime"]["is_pending"]
 
 
 def test_context_shows_the_tasks_that_a_task_mentions(owner: Client) -> None:

@@ -145,6 +145,15 @@ def test_a_script_is_found_with_its_folder_and_its_interpreter(place: Place) -> 
     assert place.said(str(link)).strip() == str(tool.parent / "part.py")
 
 
+def test_temporary_files_have_a_place_whatever_the_host_uses(place: Place) -> None:
+    assert place.sh('touch "$TMPDIR/x" && echo done', TMPDIR=str(place.root / "tmp")) == "done\n"
+
+
+def test_certificates_that_a_variable_names_are_there(place: Place) -> None:
+    (place.root / "ca.pem").write_text("a certificate")
+    assert place.sh('cat "$SSL_CERT_FILE"', SSL_CERT_FILE=str(place.root / "ca.pem")) == "a certificate"
+
+
 def test_a_program_that_a_variable_names_is_there(place: Place) -> None:
     other = place.root / "more" / "helper"
     other.parent.mkdir()

@@ -44,6 +44,7 @@ from quarterdeck.domain.records import (
 )
 from quarterdeck.store import (
     artifacts,
+    cards,
     content,
     jobs,
     ledger,
@@ -54,11 +55,13 @@ from quarterdeck.store import (
     proposals,
     relay,
     reviews,
+    runs,
     scratchpads,
     sessions,
     subscriptions,
     tasks,
     tokens,
+    trail,
     worktrees,
 )
 from quarterdeck.store.db import Database
@@ -111,10 +114,6 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "sessions.entries": lambda tx: sessions.entries(tx, "ses", ["info"], 10),
     "sessions.counts": lambda tx: sessions.counts(tx, "ses"),
     "sessions.artifacts": lambda tx: sessions.artifacts(tx, "ses", 10),
-    "log.of_entity": lambda tx: log.of_entity(tx, "job", 10),
-    "log.count_of_entity": lambda tx: log.count_of_entity(tx, "job"),
-    "sessions.live_of_task": lambda tx: sessions.live_of_task(tx, "task", "work"),
-    "sessions.last_of_task": lambda tx: sessions.last_of_task(tx, "task", "opus"),
     "content.get_brief": lambda tx: content.get_brief(tx, "brief"),
     "content.change_brief": lambda tx: content.change_brief(tx, "brief", {"title": "changed"}),
     "content.briefed_tasks": lambda tx: content.briefed_tasks(tx, ["task"]),
@@ -135,6 +134,11 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "reviews.of_task": lambda tx: reviews.of_task(tx, "task", 10),
     "jobs.of_task": lambda tx: jobs.of_task(tx, "task", 10)[0],
     "ledger.live_jobs": lambda tx: ledger.live_jobs(tx, ["job"]),
+    "cards.some": lambda tx: cards.some(tx, ["task"], {}),
+    "cards.runs_of": lambda tx: cards.runs_of(tx, ["task"]),
+    "cards.plans_by_id": lambda tx: cards.plans_by_id(tx, ["plan"]),
+    "runs.titles_of": lambda tx: runs.titles_of(tx, ["task"]),
+    "trail.steps_of": lambda tx: trail.steps_of(tx, "job", 10),
     "jobs.get": lambda tx: jobs.get(tx, "job"),
     "jobs.held": lambda tx: jobs.held(tx, "job", "worker", 1),
     "jobs.live_of_task": lambda tx: jobs.live_of_task(tx, "task", ["content"]),
@@ -143,7 +147,14 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "artifacts.names_of": lambda tx: artifacts.names_of(tx, "job"),
     "relay.delivery_of": lambda tx: relay.delivery_of(tx, "job"),
     "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
+    "jobs.costs_of": lambda tx: jobs.costs_of(tx, "ses"),
+    "sessions.conversation": lambda tx: sessions.conversation(tx, "talk"),
+    "sessions.live_of_task": lambda tx: sessions.live_of_task(tx, "task", "work"),
+    "sessions.last_of_task": lambda tx: sessions.last_of_task(tx, "task", "opus"),
     "log.mine": lambda tx: log.mine(tx, 0, 10, task_id="task"),
+    "log.newest_of": lambda tx: log.newest_of(tx, "task", "task.created", 1),
+    "log.of_entity": lambda tx: log.of_entity(tx, "task", 10),
+    "log.count_of_entity": lambda tx: log.count_of_entity(tx, "task"),
     "subscriptions.add": lambda tx: subscriptions.add(tx, "session", "mcp://tasks/another"),
     "subscriptions.remove": lambda tx: subscriptions.remove(tx, "session", "mcp://tasks/task"),
     "subscriptions.count": lambda tx: subscriptions.count(tx, "session"),
@@ -153,15 +164,15 @@ CASES: dict[str, Callable[[Tx], Any]] = {
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
 NOT_BOUND = {name for name in CASES if name.startswith(("tokens.", "subscriptions."))} | {
     "memory.patterns_by_id",
-    # Reached through a row that the caller was seen to have.
-    "log.of_entity",
-    "log.count_of_entity",
     "content.briefed_tasks",
     "content.usage_of",
+    "log.of_entity",
+    "log.count_of_entity",
 }
 # Rows that hang on a task, and the task itself.
 OF_A_TASK = {
     *(name for name in CASES if name.startswith(("tasks.", "projects.", "scratchpads.", "worktrees."))),
+    *(name for name in CASES if name.startswith(("cards.", "runs.", "trail."))),
     "reviews.of_task",
     "ledger.live_jobs",
     "memory.get_decision",
@@ -171,11 +182,13 @@ OF_A_TASK = {
     "memory.unembedded",
     "memory.put_vectors",
     "log.mine",
+    "log.newest_of",
     *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs.", "artifacts."))),
     "relay.delivery_of",
 } - NOT_BOUND
 OF_A_PROJECT = (
     *("tasks.", "projects.", "scratchpads.", "worktrees.", "reviews.", "plans.", "sessions.", "proposals."),
+    *("cards.some", "cards.plans_by_id", "runs.titles_of"),
 )
 # Tested with the search that is its only use.
 ELSEWHERE = {"pgvector.lacking"}
@@ -190,6 +203,7 @@ def fill(tx: Tx) -> None:
     tasks.add(tx, new_task(id="child", parent_task_id="task", project_id="project"))
     tasks.add(tx, new_task(id="stray"))
     tasks.add_transition(tx, Transition("t", "task", None, "pending", None, None, 1))
+    tx.emit("job.progress", "job", task_id="task")
     memory.add_decision(tx, Decision("decision", "ann", "task", "c", "d", None, None, ["x"], 1))
     memory.add_pattern(tx, Pattern("pattern", "ann", "n", None, {}, {}, 0.0, 0, 1, 1))
     memory.put_vectors(tx, "m", [replace(VECTOR, kind="pattern", row_id="pattern")])
@@ -220,8 +234,8 @@ def fill(tx: Tx) -> None:
         None,
     )
     sessions.add(tx, Session(*work))
-    sessions.add(tx, Session("paired", "ann", "pair", *work[3:]))
-    tx.emit("job.queued", "job", task_id="task", user_id="ann")
+    sessions.add(tx, replace(Session(*work), id="talk", kind="prompt"))
+    sessions.add(tx, replace(Session(*work), id="run", kind="auto"))
     sessions.log(tx, LogEntry("ses", "info", "m", None, 1))
     sessions.add_artifact(tx, Artifact("ses", "p", "created", None, 1))
     written: tuple[Any, ...] = ("pending", None, None, None, None, [], 1, 1)
@@ -231,6 +245,8 @@ def fill(tx: Tx) -> None:
     content.add_usage(tx, ModelUsage("usage", "ann", "claude", "m", "p", "brief", 1, 1, None, 1))
     running: tuple[Any, ...] = ("RUNNING", 1, 1, 1, None, "worker", 9, None, None, {}, 1, 1, 1, None)
     jobs.add(tx, Job("job", "ann", "content", "task", {}, *running))
+    over = Job("over", "ann", "prompt", "task", {}, *running)
+    jobs.add(tx, replace(over, state="SUCCEEDED", session_id="ses", finished_at=1))
     artifacts.put(tx, [JobArtifact("job", "file", "text/plain", b"x", "digest", 1, 1)])
     token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None, "job", 1)
     tokens.add(tx, token, "digest")

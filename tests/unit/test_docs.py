@@ -226,7 +226,8 @@ def variable(key: str) -> str:
     return "QUARTERDECK_" + key.replace(".", "__").upper()
 
 
-def variables() -> set[str]:
+@cache
+def variables() -> frozenset[str]:
     """Every environment variable that is read."""
     written = {
         found
@@ -235,7 +236,7 @@ def variables() -> set[str]:
         for found in _VARIABLE.findall(node.value)
         if node.value == found
     }
-    return written | {variable(key) for key in KEYS} | {"QUARTERDECK_AGENTS"}
+    return frozenset(written | {variable(key) for key in KEYS} | {"QUARTERDECK_AGENTS"})
 
 
 def metrics() -> set[str]:
@@ -255,7 +256,7 @@ def routes() -> set[str]:
                     found.add(route)
                 case ast.Assign(value=ast.Tuple(elts=elements)):
                     found |= {str(each.value) for each in elements if isinstance(each, ast.Constant)}
-    return {route for route in found if re.fullmatch(r"(/[a-z0-9]+)+", route)}
+    return {route for route in found if re.fullmatch(r"(/[a-z0-9.]+)+", route)}
 
 
 def statuses() -> set[int]:

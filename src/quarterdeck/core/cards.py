@@ -25,7 +25,6 @@ class Card:
     project: Project | None
     plan: Plan | None
     runs: Runs | None
-    conflict: bool = False
 
     @property
     def agent(self) -> str | None:

@@ -17,9 +17,9 @@ from quarterdeck.store.db import Database
 if TYPE_CHECKING:
     from quarterdeck.core.memory_index import MemoryIndex
     from quarterdeck.core.models import Providers
-    from quarterdeck.core.pair import Terminal
     from quarterdeck.core.settings import Tuning
     from quarterdeck.core.templates import Library
+    from quarterdeck.core.terminals import Terminal
 
 T = TypeVar("T")
 

@@ -4,16 +4,17 @@ import asyncio
 import shlex
 import shutil
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
-from quarterdeck.core import auto, board, brief, ledger, settings, tasks, tokens, worktrees
+from quarterdeck.core import auto, board, brief, ledger, merges, settings, tasks, tokens, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.core.ledger import Drift
+from quarterdeck.core.terminals import EDITORS, TMUX, Opening, State, Terminal, prompt_path
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, Invalid, QuarterdeckError, Unavailable
@@ -28,68 +29,10 @@ from quarterdeck.store import tokens as token_rows
 from quarterdeck.store.tx import Tx
 
 KIND: Final = "pair"
-TMUX: Final = "tmux"
-EDITORS: Final = ("vscode", "cursor")
 _STARTABLE: Final = ("pending", "approved", "failed")
 _SWEPT: Final = 500
 
 logger = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A terminal session as it is: whether its agent runs, else its exit code and last words."""
-
-    alive: bool
-    exit_code: int | None = None
-    tail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What a terminal or editor is to be opened with."""
-
-    name: str
-    backend: str
-    task: Task
-    agent: Agent | None
-    cwd: Path
-    home: Path
-    prompt: str
-    mcp_url: str
-    token: str = field(repr=False)
-    # The agent's own session: to be resumed, or to be made under this id where the agent takes one.
-    agent_session_id: str | None = None
-    resume: bool = False
-    repos: tuple[Path, ...] = ()
-
-
-class Terminal(Protocol):
-    """What is needed of tmux, of editors and of the agents' programs; `run.terminal` has it."""
-
-    async def open(self, opening: Opening) -> str | None:
-        """Write the files and start the session; the agent's own session id where it is known.
-
-        Raises Unavailable.
-        """
-
-    async def state(self, name: str) -> State | None:
-        """The terminal session of that name; None when there is none."""
-
-    async def names(self) -> list[str]:
-        """The terminal sessions of this data directory."""
-
-    async def end(self, name: str) -> None:
-        """End a terminal session and all that runs in it. What is gone already does not matter."""
-
-    async def clear(self, cwd: Path, home: Path) -> None:
-        """Take back the files that hold a session's token."""
-
-    async def agent_session(self, agent: Agent, home: Path, session_id: str | None) -> str | None:
-        """The agent's own session in a home that can be resumed: the one given, or the last it made."""
-
-    def attach(self, name: str) -> list[str]:
-        """The words that attach to a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,10 +268,6 @@ def _add(tx: Tx, opening: Opening, place: str) -> Session:
     return session
 
 
-def prompt_path(cwd: Path) -> Path:
-    return cwd / ".quarterdeck" / "prompt.md"
-
-
 async def resumable(core: Core, caller: Caller, task_id: str, agent: Agent | None, home: Path) -> str | None:
     """The agent's own session of its last work on the task, headless or not, where it can be resumed."""
     if agent is None or core.terminal is None:
@@ -486,6 +425,11 @@ async def _retyped(core: Core, caller: Caller, task: Task) -> None:
             await take_over(core, caller, task.id, "the task became AUTO")
 
 
+async def _merging(core: Core, caller: Caller, task: Task) -> None:
+    async with auto.alone(task.id):
+        await take_over(core, caller, task.id, "the task is merged")
+
+
 def _emit(tx: Tx, kind: str, session: Session, **data: Any) -> None:
     tx.emit(kind, session.id, task_id=session.task_id, user_id=session.user_id, **data)
 
@@ -497,3 +441,4 @@ def command_line(words: tuple[str, ...]) -> str:
 board.LEAVING.append(_leaving)
 board.RETYPED.append(_retyped)
 ledger.CHECKS.append(_drifts)
+merges.STOPPING.append(_merging)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quarterdeck.core import queue
+from quarterdeck.core import auto, queue
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict, NotFound
@@ -49,7 +49,7 @@ async def overview(core: Core, caller: Caller, filters: Mapping[str, str]) -> Ov
 
 async def of_task(core: Core, caller: Caller, task_id: str) -> list[Job]:
     """The jobs of a task, newest first."""
-    return await core.db.read(caller, rows.of_task, task_id, 50)
+    return (await core.db.read(caller, jobs.of_task, task_id, 50))[0]
 
 
 async def get(core: Core, caller: Caller, job_id: str) -> JobView:
@@ -87,24 +87,23 @@ async def cancel(core: Core, caller: Caller, job_id: str) -> Job:
 
 async def retry(core: Core, caller: Caller, job_id: str) -> Job:
     """The same work once more, as a new job; Conflict while the old one is not over."""
+    job = await queue.get(core, caller, job_id)
+    if job.state in LIVE:
+        raise Conflict(f"the job is {job.state.lower()}", field="job_id", hint="cancel it first")
+    if job.kind == auto.KIND and job.task_id is not None:
+        view, _ = await auto.start(core, caller, job.task_id, agent=job.agent, timeout_s=job.timeout_s)
+        return view.job
+    if job.kind != "relay":
+        raise Conflict(f"a {job.kind} job is not run again", field="job_id", hint="ask for the work anew")
 
     def body(tx: Tx) -> Job:
-        job = jobs.get(tx, job_id)
-        if job is None:
-            raise NotFound(f"job {job_id} not found", field="job_id")
-        if job.state in LIVE:
-            raise Conflict(f"the job is {job.state.lower()}", field="job_id", hint="cancel it first")
-        if job.task_id and any(one.state in LIVE for one in rows.of_task(tx, job.task_id, 50)):
-            raise Conflict("another job of the task is waiting or running", field="job_id")
         return queue.submit(
             tx,
             kind=job.kind,
             spec=job.spec,
             agent=job.agent,
             priority=job.priority,
-            task_id=job.task_id,
             project_id=job.project_id,
-            session_id=job.session_id,
             timeout_s=job.timeout_s,
             place=job.place,
             user_id=job.user_id,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.events import Event
+from quarterdeck.store import log
 from quarterdeck.store import trail as rows
 
 FILTERS = ("kind", "actor", "tool", "task", "entity", "ok")
@@ -27,6 +28,16 @@ async def page(
     found = await core.db.read(caller, rows.newest, filters, before, count + 1)
     shown = found[:count]
     return Page(shown, shown[-1].seq if len(found) > count else None)
+
+
+async def tip(core: Core, caller: Caller) -> int:
+    """The number of the newest event: who reads it first and the state after it misses nothing later."""
+    return (await core.db.read(caller, log.tip))[0]
+
+
+async def since(core: Core, caller: Caller, seq: int, count: int) -> list[Event]:
+    """The caller's events after a number, oldest first."""
+    return await core.db.read(caller, log.mine, seq, count)
 
 
 async def steps(core: Core, caller: Caller, job_id: str) -> list[Event]:

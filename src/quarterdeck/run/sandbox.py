@@ -1,12 +1,14 @@
 """Bubblewrap around a relay job's agent: its tree read-only, its home, its program, nothing else of the disk.
 
-It runs inside the supervisor's own PID namespace. The network stays open: the agent needs its model and the
-core. Where bubblewrap does not run, the tree is only verified afterwards.
+It runs inside the supervisor's own PID namespace. Its network is the host's, or nothing but loopback with a
+gate that leads to its model, the core and what else is allowed. Where bubblewrap does not run, the tree is
+only verified afterwards.
 """
 
 import asyncio
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,29 +18,22 @@ from typing import Final, Literal
 from quarterdeck.domain.errors import QuarterdeckError, Unavailable
 from quarterdeck.run.adapters.base import Launch
 from quarterdeck.run.attempts import Attempt, Spec, transcript
+from quarterdeck.run.gate import Gate
 
 Wish = Literal["auto", "required", "off"]
 Enforced = Literal["bubblewrap", "verified"]
+Network = Literal["open", "isolated"]
 Wrap = Callable[[Launch], Launch]
 
 PROBE_SECONDS: Final = 30.0
-NETWORK: Final = "open"
+FORWARD: Final = Path(__file__).with_name("forward.py")
 
 _BASE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs look up: certificates, names of hosts and users, the linker's cache, the time zone.
 _ETC: Final = (
     *("ssl", "ca-certificates", "ca-certificates.conf", "pki", "crypto-policies", "resolv.conf", "hosts"),
-    *(
-        "nsswitch.conf",
-        "host.conf",
-        "gai.conf",
-        "passwd",
-        "group",
-        "ld.so.cache",
-        "ld.so.conf",
-        "ld.so.conf.d",
-    ),
-    *("localtime", "timezone", "alternatives", "mime.types", "protocols", "services"),
+    *("nsswitch.conf", "host.conf", "gai.conf", "passwd", "group", "ld.so.cache", "ld.so.conf"),
+    *("ld.so.conf.d", "localtime", "timezone", "alternatives", "mime.types", "protocols", "services"),
 )
 _NAMESPACES: Final = (
     *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
@@ -46,15 +41,18 @@ _NAMESPACES: Final = (
 )
 # The parts of an installation that hold programs. Its `share` and the like may be anything.
 _INSTALLED: Final = ("bin", "lib", "lib64", "libexec", "pyvenv.cfg")
-_CERTIFICATES: Final = (
-    "NODE_EXTRA_CA_CERTS",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
+# Variables that name a file which the agent has to read: certificates, and the key of a cloud.
+_FILES: Final = (
+    *("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("GIT_SSL_CAINFO", "CODEX_CA_CERTIFICATE", "GOOGLE_APPLICATION_CREDENTIALS"),
 )
+_TEMPORARY: Final = "/tmp"  # noqa: S108 - its own
 _SCRIPT_HEAD: Final = 512
 _HOPS: Final = 10
+# Where the way out lies inside, and the interpreter that serves it: no link, and no virtual environment.
+_GATE_INSIDE: Final = "/run/.quarterdeck.gate"
+_FORWARD_INSIDE: Final = "/run/.quarterdeck.py"
+_PYTHON: Final = Path(sys.executable).resolve()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +66,25 @@ class Sandbox:
     def enforced(self) -> Enforced:
         return "verified" if self.program is None else "bubblewrap"
 
-    def wrap(self, tree: Path, home: Path) -> Wrap:
-        """A function that puts a launch into the sandbox; without bubblewrap it is left outside."""
+    def wrap(self, tree: Path, home: Path, gate: Gate | None = None) -> Wrap:
+        """A function that puts a launch into the sandbox; without bubblewrap it is left outside.
+
+        With a gate, that is its only way to the network.
+        """
         program = self.program
+        if program is None and gate is not None:
+            raise Unavailable("A gate is no bound without bubblewrap.")
 
         def wrapped(launch: Launch) -> Launch:
             # A byte code cache would be a change of the tree.
             env = {"PYTHONDONTWRITEBYTECODE": "1", **launch.env}
             if program is None:
                 return replace(launch, env=env)
-            argv = [program, *arguments(launch, tree, home), "--", *_absolute(launch.argv, env)]
-            return replace(launch, argv=argv, env=env)
+            if "TMPDIR" in env:
+                env["TMPDIR"] = _TEMPORARY
+            options = arguments(launch, tree, home, gate)
+            inside = [*_forwarder(gate), *_absolute(launch.argv, env)]
+            return replace(launch, argv=[program, *options, "--", *inside], env=env)
 
         return wrapped
 
@@ -86,24 +92,28 @@ class Sandbox:
 _probed: dict[str, Sandbox] = {}
 
 
-async def choose(wish: Wish) -> Sandbox:
-    """The sandbox for a setting of `worker.sandbox`; Unavailable when one is required and none works."""
-    if wish == "off":
-        return Sandbox(None, "switched off")
-    found = await probe()
-    if wish == "required" and found.program is None:
+async def choose(wish: Wish, network: Network = "open") -> Sandbox:
+    """The sandbox for the settings; Unavailable when one is required and none works.
+
+    An isolated network requires one.
+    """
+    found = Sandbox(None, "worker.sandbox is off") if wish == "off" else await probe()
+    if found.program is None and network == "isolated":
+        raise Unavailable(f"worker.sandbox_network is isolated, which needs bubblewrap: {found.reason}")
+    if found.program is None and wish == "required":
         raise Unavailable(f"worker.sandbox is required, and bubblewrap does not run here: {found.reason}")
     return found
 
 
 async def probe() -> Sandbox:
-    """Whether bubblewrap runs here, learnt once a process by running it as a job would."""
+    """Whether bubblewrap runs here, learnt by running it as a job would; once it did, that is known."""
     program = shutil.which("bwrap")
     if program is None:
         return Sandbox(None, "bwrap is not on PATH")
-    if program not in _probed:
-        _probed[program] = await _tried(program)
-    return _probed[program]
+    found = _probed.get(program) or await _tried(program)
+    if found.program is not None:
+        _probed[program] = found
+    return found
 
 
 async def _tried(program: str) -> Sandbox:
@@ -133,9 +143,12 @@ def _stage(root: Path) -> tuple[Path, Path]:
     return tree, home
 
 
-def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
+def arguments(launch: Launch, tree: Path, home: Path, gate: Gate | None = None) -> list[str]:
     """The options of bubblewrap for one agent, working in `tree` with `home` as its own."""
     words = [*_NAMESPACES, "--ro-bind", "/usr", "/usr"]
+    if gate is not None:
+        words.append("--unshare-net")
+        launch = replace(launch, folders=(*launch.folders, *_installation(_PYTHON)))
     for path in map(Path, _BASE):
         if path.is_symlink():
             words += ["--symlink", os.fspath(path.readlink()), str(path)]
@@ -143,7 +156,7 @@ def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
             words += ["--ro-bind", str(path), str(path)]
     for path in (Path("/etc", name) for name in _ETC):
         words += ["--ro-bind-try", str(path), str(path)]
-    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/run"]  # noqa: S108
+    words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", _TEMPORARY, "--dir", "/run"]
     for path in _reachable(launch, tree, home):
         if path.is_symlink() and path.is_file():
             # A program may look for its parts beside what the link leads to.
@@ -151,17 +164,27 @@ def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
         else:
             words += ["--ro-bind-try", str(path), str(path)]
     words += ["--bind", str(home), str(home), "--ro-bind", str(tree), str(tree)]
+    if gate is not None:
+        words += ["--ro-bind", str(FORWARD), _FORWARD_INSIDE, "--ro-bind", str(gate.path), _GATE_INSIDE]
     # The parents of what is bound are made on the way; nothing may be added to them.
     return [*words, "--remount-ro", "/", "--chdir", str(tree)]
 
 
+def _forwarder(gate: Gate | None) -> list[str]:
+    """What stands before the agent's own words where a gate is its way to the network."""
+    if gate is None:
+        return []
+    doors = " ".join(map(str, gate.allowed.loopback))
+    return [str(_PYTHON), "-I", "-S", _FORWARD_INSIDE, _GATE_INSIDE, doors]
+
+
 def _reachable(launch: Launch, tree: Path, home: Path) -> list[Path]:
-    """What the program needs beside the system: where it lies, its interpreter, extra certificates, and the
+    """What the program needs beside the system: where it lies, its interpreter, and the files and
     programs that its variables name."""
     env = launch.env
     programs = [Path(_absolute(launch.argv, env)[0]), *map(Path, filter(_is_program, env.values()))]
     found = [*launch.folders, *(path for program in programs for path in _around(program, env))]
-    found += [Path(env[name]) for name in _CERTIFICATES if env.get(name, "").startswith("/")]
+    found += [Path(env[name]) for name in _FILES if env.get(name, "").startswith("/")]
     private = {Path.home(), *Path.home().parents, *tree.parents, *home.parents, Path("/etc")}
     kept = {path for path in found if path.is_absolute() and path not in private}
     # What lies in a folder that is bound comes with it.

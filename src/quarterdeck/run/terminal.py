@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from quarterdeck.core.auto import model_for
 from quarterdeck.core.context import Core
-from quarterdeck.core.pair import EDITORS, Opening, State, prompt_path
+from quarterdeck.core.terminals import EDITORS, Opening, State, prompt_path
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.errors import Unavailable
 from quarterdeck.git.spawn import GitError
@@ -59,7 +59,7 @@ class Tmux:
         self.socket = socket_of(core.data_dir)
 
     async def open(self, opening: Opening) -> str | None:
-        """See `core.pair.Terminal`."""
+        """See `core.terminals.Terminal`."""
         await asyncio.to_thread(_write_prompt, opening)
         await self._exclude(opening)
         if opening.backend in EDITORS:
@@ -128,7 +128,7 @@ class Tmux:
             await asyncio.to_thread(_append_lines, folder / "info" / "exclude", wanted)
 
     async def state(self, name: str) -> State | None:
-        """See `core.pair.Terminal`."""
+        """See `core.terminals.Terminal`."""
         pane = await self._pane(name)
         if pane is None:
             return None
@@ -155,12 +155,12 @@ class Tmux:
         return dead, status, number
 
     async def names(self) -> list[str]:
-        """See `core.pair.Terminal`."""
+        """See `core.terminals.Terminal`."""
         code, said = await self._ask("list-sessions", "-F", "#{session_name}")
         return said.split() if code == 0 else []
 
     async def end(self, name: str) -> None:
-        """See `core.pair.Terminal`."""
+        """See `core.terminals.Terminal`."""
         await self._ask("kill-session", "-t", f"={name}")
         # tmux only hangs up. What does not heed it, or left the terminal, is found by its mark alone: the
         # number of a pane that has died may be another process's by now.
@@ -173,15 +173,15 @@ class Tmux:
         return hashlib.sha256(f"{self._core.place}/{name}".encode()).hexdigest()[:32]
 
     async def clear(self, cwd: Path, home: Path) -> None:
-        """See `core.pair.Terminal`."""
+        """See `core.terminals.Terminal`."""
         await asyncio.to_thread(_clear, cwd, home)
 
     async def agent_session(self, agent: Agent, home: Path, session_id: str | None) -> str | None:
-        """See `core.pair.Terminal`."""
+        """See `core.terminals.Terminal`."""
         return await asyncio.to_thread(interactive.known_session, agent, home, session_id)
 
     def attach(self, name: str) -> list[str]:
-        """See `core.pair.Terminal`."""
+        """See `core.terminals.Terminal`."""
         return ["tmux", "-S", str(self.socket), "attach-session", "-t", f"={name}"]
 
     async def _tmux(self, *words: str) -> str:

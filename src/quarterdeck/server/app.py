@@ -24,7 +24,7 @@ from quarterdeck.run.adapters.programs import find
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.terminal import Tmux
 from quarterdeck.run.worker import Worker
-from quarterdeck.server import audit, doctor
+from quarterdeck.server import audit, doctor, openapi
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
 from quarterdeck.server.chat import PATHS as CHAT
@@ -46,7 +46,6 @@ from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Desk
 
 _SWEEP_SECONDS = 600.0
-SIGNIN = "/api/signin"
 
 Route = Callable[[Caller, Scope, Receive, Send], Awaitable[None]]
 
@@ -105,7 +104,7 @@ class Application:
             DOCTOR: partial(doctor.serve, core),
             JOBS: work.serve,
             DIFFS: work.serve,
-            SIGNIN: self._link,
+            openapi.SIGNIN: self._link,
             **dict.fromkeys(CHAT, chat.serve),
         }
         self._endpoints: dict[str, Endpoint] = {}
@@ -146,6 +145,8 @@ class Application:
             await answer(send, problem[0], {"detail": problem[1]})
         elif path == "/readyz":
             await self._readiness(send)
+        elif path == openapi.PATH:
+            await answer(send, 200, openapi.document())
         elif path == "/metrics":
             await self._numbers(scope, send)
         elif path == "/mcp" or path.startswith("/mcp/"):

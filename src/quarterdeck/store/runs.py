@@ -7,7 +7,6 @@ from sqlalchemy import func, select
 
 from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Job
-from quarterdeck.store import tasks as task_rows
 from quarterdeck.store.schema import jobs, tasks
 from quarterdeck.store.tx import Tx, record, within
 
@@ -39,17 +38,6 @@ def over(tx: Tx, filters: Mapping[str, str], count: int) -> list[Job]:
         select(jobs).where(*conditions).order_by(jobs.c.finished_at.desc(), jobs.c.id.desc()).limit(count)
     )
     return [record(Job, row) for row in tx.all(statement)]
-
-
-def of_task(tx: Tx, task_id: str, count: int) -> list[Job]:
-    """The jobs of the caller's task, newest first."""
-    statement = (
-        select(jobs)
-        .where(jobs.c.task_id.in_(task_rows.seen(tx.shape)), *within(jobs, tx.shape, anchored=True))
-        .order_by(jobs.c.created_at.desc(), jobs.c.id.desc())
-        .limit(count)
-    )
-    return [record(Job, row) for row in tx.all(statement, task_id=task_id)]
 
 
 def titles_of(tx: Tx, ids: Sequence[str]) -> dict[str, str]:

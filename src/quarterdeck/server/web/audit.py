@@ -1,5 +1,6 @@
 """The audit: who did what, when, and whether it was allowed."""
 
+from quarterdeck.core import audit as log
 from quarterdeck.core import trail
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.server.web.routing import Answer, Request, route
@@ -17,4 +18,7 @@ async def audit(request: Request) -> Answer:
     found = await trail.page(
         request.core, request.caller, filters, before=int(before) if before else None, count=100
     )
-    return page(request, "audit.html", found=found, filters=filters)
+    verdict = None
+    if request.asked("verify") and request.may("maintainer"):
+        verdict = await log.verify(request.core)
+    return page(request, "audit.html", found=found, filters=filters, verdict=verdict)

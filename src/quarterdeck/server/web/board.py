@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from quarterdeck.core import board, cards, tasks
+from quarterdeck.core import board, cards, radar, tasks
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.records import Task
 from quarterdeck.domain.states import COLUMNS, Column, Priority
@@ -37,6 +37,12 @@ async def some_cards(request: Request) -> Answer:
     ids = [one for one in (request.asked("ids") or "").split(",") if one][:_ASKED]
     found, counts = await cards.some(request.core, request.caller, ids, _filters(request))
     return page(request, "board_cards.html", cards=found, counts=counts)
+
+
+@route("GET", "/board/conflicts")
+async def conflicting(request: Request) -> Answer:
+    """The tasks in review that would not merge cleanly: their cards get a mark."""
+    return as_json({"ids": await radar.conflicts(request.core, request.caller)})
 
 
 @route("GET", "/board/more/{column}")
@@ -88,6 +94,12 @@ def _form(request: Request) -> TaskForm:
     return parse(TaskForm, {"title": "", **given}, "correct the form and send it again")
 
 
+def _saved(request: Request, task: Task) -> Answer:
+    """A script that keeps its page needs the id, one that goes on the address."""
+    where = f"/tasks/{task.id}"
+    return as_json({"id": task.id, "location": where}) if request.wants_json else go(request, where)
+
+
 async def _sheet(request: Request, task: Task | None) -> Answer:
     choices = await cards.choices(request.core, request.caller)
     return page(request, "task_form.html", task=task, choices=choices, filters=_filters(request))
@@ -106,7 +118,7 @@ async def create_task(request: Request) -> Answer:
         request.caller,
         board.NewTask(**{**form.model_dump(), "description": form.description or None}),
     )
-    return as_json({"id": task.id}) if request.wants_json else go(request, f"/tasks/{task.id}")
+    return _saved(request, task)
 
 
 @route("GET", "/tasks/{id}/edit", "operator")
@@ -119,7 +131,7 @@ async def edit_task(request: Request) -> Answer:
 async def change_task(request: Request) -> Answer:
     values = _form(request).model_dump()
     task = await board.update(request.core, request.caller, request.params["id"], values)
-    return as_json({"id": task.id}) if request.wants_json else go(request, f"/tasks/{task.id}")
+    return _saved(request, task)
 
 
 @route("POST", "/tasks/{id}/delete", "maintainer")

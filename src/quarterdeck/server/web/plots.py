@@ -7,6 +7,8 @@ from typing import Final
 
 from markupsafe import Markup
 
+from quarterdeck.server.web.text import seen
+
 _WIDTH: Final = 720
 _HEIGHT: Final = 220
 _LEFT: Final = 54
@@ -52,7 +54,7 @@ def by_day(
                     max(wide, 1.0),
                     tall,
                     _date(day),
-                    name,
+                    seen(name),
                     worded(values[index]),
                 )
             )
@@ -76,6 +78,7 @@ def by_name(values: Sequence[tuple[str, float]], label: str, worded: Worded) -> 
     for index, (name, value) in enumerate(values):
         y = index * row
         wide = value / most * (_WIDTH - name_width - 110) if most else 0.0
+        name = seen(name)  # noqa: PLW2901
         shown = name if len(name) <= 26 else name[:25] + "…"
         parts.append(
             Markup(
@@ -111,7 +114,7 @@ def _legend(names: Sequence[str]) -> Markup:
         Markup(
             '<li><svg class="swatch" viewBox="0 0 10 10" aria-hidden="true">'
             '<rect class="s{}" width="10" height="10" rx="2"/></svg>{}</li>'
-        ).format(number % _SHADES, name)
+        ).format(number % _SHADES, seen(name))
         for number, name in enumerate(names)
     )
     return Markup('<ul class="legend">{}</ul>').format(entries)

@@ -42,6 +42,8 @@ class Request:
     query: Mapping[str, str]
     form: Mapping[str, list[str]]
     fragment: bool
+    seq: int
+    last_event: str | None
     wants_json: bool
 
     def given(self, name: str) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, parse_qsl, quote
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from quarterdeck.core import audit, tokens
+from quarterdeck.core import audit, tokens, trail
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import (
@@ -109,6 +109,8 @@ class Site:
             query=query,
             form={},
             fragment=header(scope, b"x-fragment") is not None,
+            seq=0,
+            last_event=header(scope, b"last-event-id"),
             wants_json="application/json" in (header(scope, b"accept") or ""),
         )
         return await self._run(found[0], replace(request, params=found[1]), scope, receive)
@@ -123,6 +125,8 @@ class Site:
                 request = replace(request, form=await self._form(scope, receive))
                 if not pages.marked(request, header(scope, b"x-csrf")):
                     raise Denied("the form is out of date", hint="load the page again")
+            # Before the page reads anything: what happens after it is told by the stream.
+            request = replace(request, seq=await trail.tip(self._core, caller))
             return await route.handler(request)
         except QuarterdeckError as error:
             if route.method == "POST":

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from quarterdeck.core import board, cards, merges, reviews, runs, tasks, trail, worktrees
+from quarterdeck.core import auto, board, cards, merges, reviews, runs, tasks, trail, worktrees
 from quarterdeck.domain.errors import Conflict, Invalid
 from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Worktree
@@ -59,6 +59,19 @@ async def act(request: Request) -> Answer:
     )
     changed = await tasks.update(request.core, request.caller, request.params["id"], changes)
     return go(request, f"/tasks/{changed.id}")
+
+
+@route("POST", "/tasks/{id}/start", "pair_worker")
+async def start(request: Request) -> Answer:
+    """Let the agent of an AUTO task begin."""
+    await auto.start(request.core, request.caller, request.params["id"])
+    return go(request, f"/tasks/{request.params['id']}")
+
+
+@route("POST", "/tasks/{id}/stop", "pair_worker")
+async def stop(request: Request) -> Answer:
+    await auto.stop(request.core, request.caller, request.params["id"])
+    return go(request, f"/tasks/{request.params['id']}")
 
 
 @route("POST", "/tasks/{id}/route", "operator")

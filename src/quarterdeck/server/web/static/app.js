@@ -53,8 +53,9 @@ async function send(form, button) {
   button?.setAttribute('disabled', '');
   try {
     const answer = await post(form.action, values);
-    if (answer.location) { location.assign(answer.location); return; }
-    form.closest('dialog')?.close();
+    const dialog = form.closest('dialog');
+    if (answer.location && !(dialog && answer.id)) { location.assign(answer.location); return; }
+    dialog?.close();
     document.dispatchEvent(new CustomEvent('quarterdeck:sent', { detail: answer }));
     if (!document.getElementById('board')) location.reload();
   } catch (error) {

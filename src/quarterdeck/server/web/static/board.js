@@ -26,10 +26,39 @@ function count(name, total) {
   place.querySelector('[data-more]').hidden = place.querySelectorAll('.card').length >= total;
 }
 
+let clashing = new Set();
+
+/** Mark the cards whose work does not merge cleanly. */
+function markClashes() {
+  for (const one of board.querySelectorAll('.card')) {
+    const shown = one.querySelector('.pill.conflict');
+    if (!clashing.has(one.dataset.id)) { shown?.remove(); continue; }
+    if (shown) continue;
+    const mark = document.createElement('span');
+    mark.className = 'pill conflict';
+    mark.textContent = 'conflict';
+    mark.title = 'it does not merge cleanly';
+    one.querySelector('.prio').after(mark);
+  }
+}
+
+let looking = 0;
+function lookForClashes(wait = 0) {
+  clearTimeout(looking);
+  looking = setTimeout(async () => {
+    if (!column('REVIEW').querySelector('.card') && !clashing.size) return;
+    const response = await fetch('/board/conflicts', { headers: { Accept: 'application/json' } }).catch(() => null);
+    if (!response?.ok) return;
+    clashing = new Set((await response.json()).ids);
+    markClashes();
+  }, wait);
+}
+
 async function renew() {
   const focused = document.activeElement?.closest?.('.card')?.dataset.id;
   const fresh = await piece(`/?${query()}`);
   board.replaceChildren(fresh);
+  markClashes();
   if (focused) card(focused)?.querySelector('.card-title').focus();
 }
 
@@ -58,6 +87,7 @@ async function flush() {
     const found = new Set(cards.map((one) => one.dataset.id));
     for (const id of ids) if (!found.has(id)) card(id)?.remove();
     cards.forEach(place);
+    markClashes();
     for (const one of fresh.querySelectorAll('.count')) count(one.dataset.column, Number(one.value));
   } catch (error) {
     say(error.message);
@@ -72,6 +102,10 @@ function changed(id) {
 document.addEventListener('quarterdeck:change', ({ detail }) => {
   const noun = detail.kind.split('.')[0];
   if (detail.task && detail.kind !== 'job.progress' && ['task', 'job', 'review', 'merge'].includes(noun)) changed(detail.task);
+});
+// What may change whether two pieces of work fit together.
+document.addEventListener('quarterdeck:change', ({ detail }) => {
+  if (['review', 'worktree', 'merge'].includes(detail.kind.split('.')[0]) || /^task\.(updated|merged|deleted)$/.test(detail.kind)) lookForClashes(800);
 });
 document.addEventListener('quarterdeck:reset', () => renew().catch((error) => say(error.message)));
 document.addEventListener('quarterdeck:sent', ({ detail }) => { if (detail.id) changed(detail.id); });
@@ -189,3 +223,4 @@ function refilter(wait) {
 }
 filters.addEventListener('input', (event) => refilter(event.target.type === 'search' ? 200 : 0));
 filters.addEventListener('submit', (event) => { event.preventDefault(); refilter(0); });
+lookForClashes();
