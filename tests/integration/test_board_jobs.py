@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.auto_core import Board, config, until
 from tests.integration.own_core import Core
-from tests.mcp_client import Modern
+from tests.mcp_client import Modern, Older
 
 RUNTIME = {
     *("is_running", "is_reviewing", "is_blocked", "blocked_reason", "blocked_by_task_ids", "overlap_hints"),
@@ -60,10 +61,20 @@ def test_a_job_is_followed_from_submission_to_its_end(board: Board, project: str
     assert (waited["success"], waited["code"], waited["timed_out"]) == (False, "JOB_RUNNING", True)
     assert waited["runtime"]["is_running"] and waited["current_task_type"] == "AUTO"
     assert waited["timeout_metadata"] == {"timeout_seconds": 0.05, "requested_seconds": 0.05, "capped": False}
+    heard = with_progress(board, {**job, "timeout_seconds": 0.2})
+    assert "notifications/progress" in heard and "still running" in heard and "JOB_RUNNING" in heard
     (tmp_path / "go").touch()
     ended = board.done("jobs_wait", **job, timeout_seconds=20)
     assert (ended["success"], ended["code"], ended["timed_out"]) == (True, "JOB_SUCCEEDED", False)
     assert board.done("jobs_get", **job)["success"]
+
+
+def with_progress(board: Board, arguments: dict[str, Any]) -> str:
+    """All that a client hears that waits for a job and asks to be told of progress."""
+    params = {"name": "jobs_wait", "arguments": arguments, "_meta": {"progressToken": "p1"}}
+    with Older(board.core.url + "/mcp/board", board.core.token) as client:
+        message = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+        return client.post(json.dumps(message), "tools/call", "jobs_wait").text
 
 
 def test_a_wait_that_is_too_long_is_capped_and_says_so(board: Board, finished: Any) -> None:
