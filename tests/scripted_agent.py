@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -43,6 +44,9 @@ def step(word: str, rest: str) -> int:
                 time.sleep(0.02)
         case "touch":
             Path(rest).touch()
+        case "hold":  # a lock that ends with the process, whatever its number is outside
+            fcntl.flock(os.open(rest + ".part", os.O_CREAT | os.O_WRONLY), fcntl.LOCK_EX)
+            Path(rest + ".part").rename(rest)
         case "once":  # a second run of the agent would find it
             Path(rest).open("x").close()
         case "call":

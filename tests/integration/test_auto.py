@@ -181,3 +181,25 @@ def test_a_deleted_task_takes_its_agent_its_worktree_and_its_home_along(board: B
     assert not (board.core.data_dir / "worktrees" / task).exists()
     assert not board.home(task).exists()
     assert repo.git("branch", "--list", "quarterdeck/*") == ""
+
+
+def test_the_setting_of_how_many_agents_run_at_once_holds_at_once(board: Board, tmp_path: Path) -> None:
+    project = board.project(board.repo())
+    try:
+        board.done("settings_update", max_concurrent_agents=1)
+        first = board.task(project, f"wait {tmp_path / 'go'}", "write a.txt 1")
+        running = board.start(first)
+        until(lambda: board.state(first) == "in_progress", "started")
+        second = board.task(project, f"wait {tmp_path / 'go'}", "write b.txt 2")
+        job = board.start(second)
+
+        def pending() -> bool:
+            return bool(board.done("jobs_get", job_id=job, task_id=second)["code"] == "START_PENDING")
+
+        until(pending, "waiting for admission")
+        board.done("settings_update", max_concurrent_agents=3)
+        until(lambda: board.state(second) == "in_progress", "admitted")
+        (tmp_path / "go").touch()
+        assert board.ended(first, running)["success"] and board.ended(second, job)["success"]
+    finally:
+        board.done("settings_update", max_concurrent_agents=3)

@@ -91,7 +91,7 @@ def test_a_session_opens_in_the_tasks_checkout_with_the_prompt_and_a_token_of_it
     assert (killed["success"], killed["code"]) == (True, "SESSION_KILLED")
     assert not board.done("sessions_exists", task_id=task)["exists"]
     assert session["session_name"] not in tmux(board.core.data_dir, "list-sessions", check=False)
-    assert board.core.request("POST", "/mcp/board", token, json={}).status_code == 401
+    assert board.core.request("POST", "/mcp/board", token, json={}).status_code == 403
     assert not script.exists()
     assert path.is_dir(), "the work stays"
     assert board.refused("sessions_kill", task_id=task)["code"] == "NOT_RUNNING"
@@ -169,9 +169,30 @@ def test_what_cannot_be_opened_is_refused_and_changes_nothing(board: Board) -> N
     assert wrong["code"] == "INVALID_WORKTREE_PATH"
     missing = pair_task(board, agent_backend="missing")
     assert board.refused("sessions_create", task_id=missing)["code"] == "NOT_STARTED"
-    for each in (auto, bare, task, missing):
+    over = pair_task(board)
+    board.done("tasks_move", task_id=over, status="DONE")
+    assert board.refused("sessions_create", task_id=over)["code"] == "ACTION_NOT_ALLOWED"
+    for each in (auto, bare, task, missing, over):
         assert not (board.core.data_dir / "worktrees" / each).exists()
         assert not board.done("sessions_exists", task_id=each)["exists"]
+
+
+def test_a_terminal_that_cannot_be_opened_leaves_no_session_and_no_token(board: Board) -> None:
+    task = pair_task(board)
+    socket = board.core.data_dir / "tmux.sock"
+    if socket.exists():
+        socket.rename(socket.with_suffix(".away"))
+    socket.mkdir()
+    try:
+        refused = board.refused("sessions_create", task_id=task)
+    finally:
+        socket.rmdir()
+        if socket.with_suffix(".away").exists():
+            socket.with_suffix(".away").rename(socket)
+    assert refused["code"] == "SESSION_CREATE_FAILED" and "tmux" in refused["message"]
+    assert not board.done("sessions_exists", task_id=task)["exists"]
+    assert not (board.home(task) / "pair.sh").exists()
+    assert board.state(task) == "pending"
 
 
 def test_auto_takes_a_session_over_and_a_person_takes_it_back(board: Board, tmp_path: Path) -> None:
@@ -213,7 +234,7 @@ def test_a_session_outlives_a_killed_core_and_is_found_again(board: Board) -> No
     assert (again["already_exists"], again["session_id"]) == (True, session["session_id"])
     # The one that died while nobody looked is ended, and its token with it.
     until(
-        lambda: board.core.request("POST", "/mcp/board", token, json={}).status_code == 401,
+        lambda: board.core.request("POST", "/mcp/board", token, json={}).status_code == 403,
         "its token revoked",
     )
     board.done("tasks_delete", task_id=task)

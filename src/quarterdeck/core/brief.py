@@ -23,6 +23,8 @@ BUDGET_TOKENS: Final = 12_000
 CHARACTERS_A_TOKEN: Final = 4
 # A section that has less room than this is left out: a stump says nothing.
 _LEAST: Final = 200
+# Kept for the line that names what was left out.
+_NOTE: Final = 240
 _DECISIONS: Final = 5
 _PATTERNS: Final = 3
 _FEEDBACK: Final = 5
@@ -129,7 +131,7 @@ def compile_brief(
 ) -> Brief:
     """The prompt. `interactive` is for a PAIR session, where a person is present."""
     opening, closing = _opening(material, interactive), _closing(material, interactive)
-    left = budget_tokens * CHARACTERS_A_TOKEN - len(opening) - len(closing)
+    left = budget_tokens * CHARACTERS_A_TOKEN - len(opening) - len(closing) - _NOTE
     bodies = {name: text for name, text in _sections(material).items() if text}
     shown: dict[str, str] = {}
     cut = []

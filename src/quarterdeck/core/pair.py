@@ -175,6 +175,15 @@ async def _check(core: Core, caller: Caller, task: Task, worktree_path: str | No
     """Refuse before anything is made."""
 
     def body(tx: Tx) -> list[str]:
+        if task.status in ("completed", "cancelled"):
+            raise Conflict(
+                f"task {task.id} is {task.status}",
+                field="task_id",
+                hint="move it back first",
+                code="ACTION_NOT_ALLOWED",
+                next_tool="tasks_move",
+                next_arguments={"task_id": task.id, "status": "BACKLOG"},
+            )
         auto.check_repos(tx, task)
         if live := jobs.live_of_task(tx, task.id, [auto.KIND]):
             raise Conflict(
@@ -465,6 +474,13 @@ async def _merging(core: Core, caller: Caller, task: Task) -> None:
         await take_over(core, caller, task.id, "the task is merged")
 
 
+async def _retyped(core: Core, caller: Caller, task: Task) -> None:
+    """An agent is to go on by itself: who sits at the terminal is in its way."""
+    if task.task_type == "AUTO":
+        async with auto.alone(task.id):
+            await take_over(core, caller, task.id, "the task became AUTO")
+
+
 def _emit(tx: Tx, kind: str, session: Session, **data: Any) -> None:
     tx.emit(kind, session.id, task_id=session.task_id, user_id=session.user_id, **data)
 
@@ -474,5 +490,6 @@ def command_line(words: tuple[str, ...]) -> str:
 
 
 board.LEAVING.append(_leaving)
+board.RETYPED.append(_retyped)
 ledger.CHECKS.append(_drifts)
 merges.STOPPING.append(_merging)

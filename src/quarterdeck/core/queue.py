@@ -261,6 +261,10 @@ def arrive(tx: Tx, worker: WorkerRow) -> None:
     workers.add(tx, replace(worker, started_at=now, seen_at=now))
 
 
+def resize(tx: Tx, worker: str, concurrency: int) -> None:
+    workers.resize(tx, worker, concurrency)
+
+
 def leave(tx: Tx, worker: str) -> None:
     workers.remove(tx, worker)
 

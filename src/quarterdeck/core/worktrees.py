@@ -159,7 +159,7 @@ async def _made(
     source = Path(repo.path)
     try:
         if known is not None:
-            if not await worktrees.exists(source, Path(known.path)):
+            if not await worktrees.is_whole(source, Path(known.path)):
                 await worktrees.add(source, Path(known.path), known.branch, known.base_commit)
             return
         fresh = await _planned(core, task, repo, path)

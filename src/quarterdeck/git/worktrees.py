@@ -27,6 +27,7 @@ _CHECKOUT_SECONDS: Final = 600.0
 _PROTOCOLS: Final = ("file", "git", "http", "https", "ssh")
 _LOCK_TRIES: Final = 8
 _LOCK_SECONDS: Final = 0.25
+_WHOLE_TRIES: Final = 20
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -328,6 +329,29 @@ async def branches(repo: Path) -> dict[str, str]:
 async def exists(repo: Path, path: Path) -> bool:
     """Whether a worktree is there, both its folder and git's record of it."""
     return await asyncio.to_thread(path.is_dir) and await admin_dir(repo, path) is not None
+
+
+async def is_whole(repo: Path, path: Path) -> bool:
+    """Whether a worktree is there and its making came to its end.
+
+    A git that a killed core left behind goes on by itself, so it is given a moment.
+    """
+    for _ in range(_WHOLE_TRIES):
+        admin = await admin_dir(repo, path)
+        if admin is None or not await asyncio.to_thread(path.is_dir):
+            return False
+        if not await asyncio.to_thread(_is_being_made, admin):
+            return True
+        await asyncio.sleep(_LOCK_SECONDS)
+    return False
+
+
+def _is_being_made(admin: Path) -> bool:
+    """git locks a worktree with this word until all of its files are there."""
+    try:
+        return (admin / "locked").read_text(errors="replace").startswith("initializing")
+    except OSError:
+        return False
 
 
 async def inside(repo: Path, path: Path) -> dict[str, str]:

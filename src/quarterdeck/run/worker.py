@@ -143,7 +143,10 @@ class Worker:
     async def _fill(self) -> None:
         """Claim jobs while there is room."""
         if self._given is None and self._settings.concurrency:  # one that was told to rest does
-            self._concurrency = int(await settings.get(self._core, settings.CONCURRENCY))
+            wanted = int(await settings.get(self._core, settings.CONCURRENCY))
+            if wanted != self._concurrency:
+                self._concurrency = wanted
+                await self._core.db.tx(SYSTEM, queue.resize, self.id, wanted)
         while not self._stopping and (kinds := self._open_kinds()):
             claimed = await self._claim(kinds)
             if claimed is None:

@@ -39,6 +39,10 @@ def seen(tx: Tx, worker: str, at: int) -> None:
     tx.write(update(workers).where(workers.c.id == worker), {"seen_at": at})
 
 
+def resize(tx: Tx, worker: str, concurrency: int) -> None:
+    tx.write(update(workers).where(workers.c.id == worker), {"concurrency": concurrency})
+
+
 def remove(tx: Tx, worker: str) -> None:
     tx.write(delete(workers).where(workers.c.id == worker), {})
 

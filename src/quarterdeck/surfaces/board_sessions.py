@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from quarterdeck.core import pair
+from quarterdeck.core import pair, settings
 from quarterdeck.core.pair import Pair
 from quarterdeck.surfaces.board import envelope
 from quarterdeck.surfaces.schema import Args, Id, Row
@@ -27,6 +27,7 @@ async def sessions_create(call: Call, a: SessionsCreate) -> Row:
         call.core, call.caller, a.task_id, reuse=a.reuse_if_exists, worktree_path=a.worktree_path
     )
     primary = _primary(found)
+    brief = bool(await settings.get(call.core, "ui.skip_pair_instructions"))
     again = "is open already" if found.already_exists else "is open"
     return envelope(
         True,
@@ -40,7 +41,7 @@ async def sessions_create(call: Call, a: SessionsCreate) -> Row:
         primary_command=primary,
         commands=_commands(found),
         links=_links(found),
-        instructions=_instructions(found),
+        instructions=None if brief else _instructions(found),
         next_step=f"run: {primary}",
     )
 
