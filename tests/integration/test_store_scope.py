@@ -114,6 +114,10 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "sessions.entries": lambda tx: sessions.entries(tx, "ses", ["info"], 10),
     "sessions.counts": lambda tx: sessions.counts(tx, "ses"),
     "sessions.artifacts": lambda tx: sessions.artifacts(tx, "ses", 10),
+    "log.of_entity": lambda tx: log.of_entity(tx, "job", 10),
+    "log.count_of_entity": lambda tx: log.count_of_entity(tx, "job"),
+    "sessions.live_of_task": lambda tx: sessions.live_of_task(tx, "task", "work"),
+    "sessions.last_of_task": lambda tx: sessions.last_of_task(tx, "task", "opus"),
     "content.get_brief": lambda tx: content.get_brief(tx, "brief"),
     "content.change_brief": lambda tx: content.change_brief(tx, "brief", {"title": "changed"}),
     "content.briefed_tasks": lambda tx: content.briefed_tasks(tx, ["task"]),
@@ -149,12 +153,8 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
     "jobs.costs_of": lambda tx: jobs.costs_of(tx, "ses"),
     "sessions.conversation": lambda tx: sessions.conversation(tx, "talk"),
-    "sessions.live_of_task": lambda tx: sessions.live_of_task(tx, "task", "work"),
-    "sessions.last_of_task": lambda tx: sessions.last_of_task(tx, "task", "opus"),
     "log.mine": lambda tx: log.mine(tx, 0, 10, task_id="task"),
     "log.newest_of": lambda tx: log.newest_of(tx, "task", "task.created", 1),
-    "log.of_entity": lambda tx: log.of_entity(tx, "task", 10),
-    "log.count_of_entity": lambda tx: log.count_of_entity(tx, "task"),
     "subscriptions.add": lambda tx: subscriptions.add(tx, "session", "mcp://tasks/another"),
     "subscriptions.remove": lambda tx: subscriptions.remove(tx, "session", "mcp://tasks/task"),
     "subscriptions.count": lambda tx: subscriptions.count(tx, "session"),
@@ -164,10 +164,11 @@ CASES: dict[str, Callable[[Tx], Any]] = {
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
 NOT_BOUND = {name for name in CASES if name.startswith(("tokens.", "subscriptions."))} | {
     "memory.patterns_by_id",
-    "content.briefed_tasks",
-    "content.usage_of",
+    # Reached through a row that the caller was seen to have.
     "log.of_entity",
     "log.count_of_entity",
+    "content.briefed_tasks",
+    "content.usage_of",
 }
 # Rows that hang on a task, and the task itself.
 OF_A_TASK = {
@@ -236,6 +237,8 @@ def fill(tx: Tx) -> None:
     sessions.add(tx, Session(*work))
     sessions.add(tx, replace(Session(*work), id="talk", kind="prompt"))
     sessions.add(tx, replace(Session(*work), id="run", kind="auto"))
+    sessions.add(tx, Session("paired", "ann", "pair", *work[3:]))
+    tx.emit("job.queued", "job", task_id="task", user_id="ann")
     sessions.log(tx, LogEntry("ses", "info", "m", None, 1))
     sessions.add_artifact(tx, Artifact("ses", "p", "created", None, 1))
     written: tuple[Any, ...] = ("pending", None, None, None, None, [], 1, 1)
