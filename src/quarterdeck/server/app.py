@@ -128,6 +128,10 @@ class Application:
             caller = await self._gate.admit(scope, send)
             if caller is not None:
                 await self._tokens.serve(caller, scope, receive, send)
+        elif path == "/profile/link":
+            caller = await self._gate.admit(scope, send)
+            if caller is not None:
+                await self._site.link(caller, scope, send)
         elif path.startswith(AUDIT + "/") or (path == AUDIT and header(scope, b"authorization")):
             caller = await self._gate.admit(scope, send)
             if caller is not None:

@@ -125,6 +125,7 @@ def document() -> dict[str, Any]:
         "required": ["id", "revoked"],
         "properties": {"id": _TEXT, "revoked": {"const": True}},
     }
+    link = {"type": "object", "required": ["path"], "properties": {"path": _TEXT}}
     events = _list("events", {"type": "object"})
     return {
         "openapi": "3.1.0",
@@ -153,6 +154,13 @@ def document() -> dict[str, Any]:
                 "delete": _operation(
                     "revoke_token", "End a token at once", _answers(404, 405, 422, *_GATED, ok=revoked)
                 ),
+            },
+            "/profile/link": {
+                "post": _operation(
+                    "sign_in_link",
+                    "A link that signs in to the web board once, within a quarter of an hour",
+                    _answers(*_GATED, made=link),
+                )
             },
             audit.PATH: {
                 "get": _operation(
