@@ -202,3 +202,22 @@ def test_static_files_are_ours_alone_and_asked_for_again(core: Core) -> None:
 def test_a_page_that_does_not_exist_says_so(core: Core) -> None:
     assert ask(core, "GET", "/nowhere").status_code == 404
     assert core.request("DELETE", "/plans").status_code == 405
+
+
+def test_a_form_that_cannot_be_read_is_refused_and_breaks_nothing(core: Core) -> None:
+    cookie = sign_in(core, core.token)
+    headers = {**cookie_header(cookie), "X-CSRF": mark(core, cookie)}
+    forms = {
+        "application/json": b"{}",
+        "application/x-www-form-urlencoded": b"title=\xff\xfe",
+        "multipart/form-data; boundary=x": b"--x--",
+    }
+    for kind, body in forms.items():
+        answer = ask(core, "POST", "/tasks/new", headers={**headers, "Content-Type": kind}, content=body)
+        assert answer.status_code == 422, kind
+    many = "&".join(f"a{number}=1" for number in range(600))
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert ask(core, "POST", "/signin", headers=form, content=many.encode()).status_code == 422
+    assert ask(core, "GET", f"/?{many}", headers={**HTML, **headers}).status_code == 422
+    null = {"title": "a\0b", "csrf": headers["X-CSRF"]}
+    assert ask(core, "POST", "/tasks/new", headers=headers, data=null).status_code == 422
