@@ -3,13 +3,14 @@ ARGS ?=
 BIN := .venv/bin
 PINS := pyproject.toml constraints.txt
 NODE := .cache/node
+AGENTS := .cache/agents
 # mypy refuses a folder without Python in it.
 TYPED := $(foreach folder,src tests bench,$(if $(shell find $(folder) -name '*.py' 2>/dev/null),$(folder)))
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-unit test-integration test-e2e test-web test-conformance check bench
+.PHONY: help demo up test test-unit test-integration test-e2e test-web test-agents test-conformance screenshots check bench
 
 # Put before a command: says what runs, and afterwards how long it took.
 step = @echo '==> $(1)'; TIMEFORMAT='    $(1): %1R s'; time
@@ -47,9 +48,16 @@ test-e2e: .venv/.installed
 test-web: .venv/.installed
 	$(if $(wildcard tests/web),$(call pytest,web,tests/web))
 
+test-agents: .venv/.installed $(AGENTS)/.installed  ## the real Codex, Gemini CLI, OpenCode and ACP agents (needs npm)
+	$(call pytest,agents,tests/agents,-n 2)
+test-agents: export AGENT_PROGRAMS := $(CURDIR)/$(AGENTS)
+
 test-conformance: .venv/.installed $(NODE)/.installed  ## the official MCP suite and Inspector (needs npm)
-	$(call step,conformance tests) env CONFORMANCE_TOOLS=$(CURDIR)/$(NODE) \
-	  $(BIN)/pytest -n auto --maxprocesses 4 tests/conformance $(ARGS)
+	$(call pytest,conformance,tests/conformance,-n auto --maxprocesses 4)
+test-conformance: export CONFORMANCE_TOOLS := $(CURDIR)/$(NODE)
+
+screenshots: .venv/.installed  ## the pictures of the README, from the demo
+	@$(BIN)/python docs/images/make.py
 
 check: .venv/.installed  ## lint, format and types
 	$(call step,lint) $(BIN)/ruff check --quiet
@@ -71,6 +79,13 @@ bench: .venv/.installed  ## measure (ARGS for the benchmark)
 .venv/.installed-all: $(PINS) | .venv/bin/python
 	$(call step,install) $(install) '.[all]'
 	@touch .venv/.installed-all
+
+$(AGENTS)/.installed: tests/agents/package.json
+	@mkdir -p $(AGENTS)
+	@cp tests/agents/package.json $(AGENTS)/package.json
+	$(call step,install the agents) \
+	  npm install --prefix $(AGENTS) --no-package-lock --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $(AGENTS)/.installed
 
 $(NODE)/.installed: tests/conformance/package.json
 	@mkdir -p $(NODE)

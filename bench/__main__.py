@@ -6,8 +6,12 @@ import json
 from rich.console import Console
 from rich.table import Table as Shown
 
-from bench.measures import BENCHMARKS, Cell, Options, Table
+from bench.jobs import jobs
+from bench.measures import BENCHMARKS as MEASURES
+from bench.measures import Cell, Options, Table
 from quarterdeck.server.logs import configure
+
+BENCHMARKS = {**MEASURES, "jobs": jobs}
 
 
 def main() -> None:

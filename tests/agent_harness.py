@@ -21,6 +21,7 @@ from quarterdeck.run.adapters.registry import adapter_of
 from quarterdeck.run.attempts import Attempt, Spec, transcript
 
 LIMIT_SECONDS = 120.0
+GRACE_SECONDS = 1.0
 CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
 
 
@@ -100,6 +101,8 @@ async def follow(folder: Path, assignment: Assignment, launch: Launch, reader: R
             if reader.finished and writer is not None:
                 os.close(writer)
                 writer = None
+                # Not every agent ends when nobody speaks to it any more.
+                asyncio.get_running_loop().call_later(GRACE_SECONDS, attempt.cancel)
         if rest:
             steps += reader.feed(rest)
         ended = await attempt.wait()

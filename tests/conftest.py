@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from sqlalchemy import create_engine
 from quarterdeck.store.migrate import migrate
 from tests import starter
 from tests.postgres import Postgres
+
+# A shell makes what it starts in the background deaf to Ctrl-C, and all that this starts would be too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

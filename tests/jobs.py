@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,35 @@ from pydantic import SecretStr
 from quarterdeck.config import DatabaseSettings, SearchSettings, Settings, WorkerSettings
 from quarterdeck.core import life, queue
 from quarterdeck.core.context import Core
-from quarterdeck.core.queue import Ending
-from quarterdeck.domain.callers import Caller
+from quarterdeck.core.queue import Claimed, Ending
+from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.records import Job
+from quarterdeck.events import Event
 from quarterdeck.run.adapters.base import Assignment
 from quarterdeck.run.worker import JobRun, Worker
 from quarterdeck.store.tx import Tx
 from tests.store import until
 
 ROOT = Path(__file__).parents[1]
+
+# An agent of the Agent Client Protocol that answers one prompt with its length, and does not end by itself.
+TALKER = """
+import json, sys, time
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "initialize":
+        say(id=asked["id"], result={"protocolVersion": 1, "agentCapabilities": {}})
+    elif asked["method"] == "session/new":
+        say(id=asked["id"], result={"sessionId": "talk"})
+    elif asked["method"] == "session/prompt":
+        words = f"heard {len(asked['params']['prompt'][0]['text'])}"
+        chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": words}}
+        say(method="session/update", params={"sessionId": "talk", "update": chunk})
+        say(id=asked["id"], result={"stopReason": "end_turn"})
+time.sleep(600)
+"""
 ANN = Caller("ann", "operator")
 BOB = Caller("bob", "operator")
 AGENTS: dict[str, dict[str, Any]] = {
@@ -38,6 +58,7 @@ AGENTS: dict[str, dict[str, Any]] = {
     "double": {"adapter": "command", "command": ["sh"], "max_concurrent": 2},
     "secretive": {"adapter": "command", "command": ["sh"], "env": {"API_KEY": "hush-hush-hush"}},
     "usual": {"adapter": "command", "command": ["sh"]},
+    "talker": {"adapter": "acp", "command": [sys.executable, "-u", "-c", TALKER]},
     "away": {"adapter": "command", "command": ["no-such-program-anywhere"]},
 }
 
@@ -54,6 +75,7 @@ def settings(database_url: str | None = None, **worker: Any) -> Settings:
 
 @contextlib.asynccontextmanager
 async def a_core(folder: Path, database_url: str | None = None, **worker: Any) -> AsyncIterator[Core]:
+    folder.mkdir(parents=True, exist_ok=True)
     async with life.opened(settings(database_url, **worker), folder, "http://127.0.0.1:1") as core:
         yield core
 
@@ -115,6 +137,68 @@ async def reaches(core: Core, job: Job, state: str, caller: Caller = ANN) -> Job
     return found
 
 
+KINDS = ["relay", "auto", "prompt"]
+DONE = Ending("SUCCEEDED", "done")
+
+
+class Queue:
+    """The queue as workers and users see it, one call a transaction."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.events: list[Event] = []
+        core.bus.on("*", self.events.append)
+
+    async def put(self, caller: Caller = ANN, **fields: Any) -> Job:
+        return await self.core.db.tx(caller, put, **fields)
+
+    async def claim(
+        self, worker: str = "w1", kinds: list[str] = KINDS, lease: float = 60.0, place: str | None = None
+    ) -> Claimed | None:
+        return await self.core.db.tx(SYSTEM, queue.claim, kinds, worker, lease, place)
+
+    async def take(self, worker: str = "w1", **options: Any) -> Job:
+        claimed = await self.claim(worker, **options)
+        assert claimed is not None, "nothing to claim"
+        return claimed.job
+
+    async def do(self, body: Callable[..., Any], *args: Any, caller: Caller = SYSTEM) -> Any:
+        return await self.core.db.tx(caller, body, *args)
+
+    async def get(self, job: Job) -> Job:
+        return await queue.get(self.core, ANN, job.id)
+
+    async def told(self, job: Job) -> list[Event]:
+        """What was told of a job, once its end was."""
+
+        def known() -> list[Event]:
+            return [event for event in self.events if event.entity_id == job.id]
+
+        await until(lambda: any(event.kind == "job.finished" for event in known()))
+        return known()
+
+    async def tidy(self, max_attempts: int = 3) -> None:
+        await self.do(queue.tidy, max_attempts)
+
+
+@contextlib.asynccontextmanager
+async def a_queue(folder: Path, url: str) -> AsyncIterator[Queue]:
+    async with a_core(folder, url) as core:
+        yield Queue(core)
+
+
+Body = Callable[[Queue], Coroutine[Any, Any, None]]
+OnAQueue = Callable[[Body], None]
+
+
+def run_on_a_queue(folder: Path, url: str, body: Body) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60), a_queue(folder, url) as it:
+            await body(it)
+
+    asyncio.run(bounded())
+
+
 class WorkerProcess:
     """A worker of its own, to be killed."""
 
@@ -134,6 +218,10 @@ class WorkerProcess:
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             )
+
+    def send(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the worker is not running"
+        self._process.send_signal(number)
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
         process, self._process = self._process, None

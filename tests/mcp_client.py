@@ -78,6 +78,11 @@ class Client:
     def session(self, session_id: str) -> None:
         self._http.headers[_SESSION] = session_id
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What it sends with every request, its token and session among them."""
+        return dict(self._http.headers)
+
     def tools(self) -> list[dict[str, Any]]:
         """The tools that this caller sees."""
         listed: list[dict[str, Any]] = self.request("tools/list", "{}")["tools"]

@@ -12,23 +12,22 @@ import threading
 import time
 from argparse import ArgumentParser, Namespace
 from base64 import b64encode
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, NoReturn
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 from quarterdeck import paths
-
-Message = dict[str, Any]
-Fields = dict[str, str]
+from quarterdeck.wire import CONNECT_SECONDS, Fields, Message, Reply, Unsent, send
 
 _LONGEST_LINE = 16 * 1024 * 1024
-_CONNECT_SECONDS = 2.0
 _STARTING_SECONDS = 10.0
 _LAUNCH_SECONDS = 20.0
 _VERSION = "io.modelcontextprotocol/protocolVersion"
+_SEQ, _AFTER, _REASON = "quarterdeck/seq", "quarterdeck/after", "quarterdeck/reason"
+_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+_PAUSE_SECONDS = 3.0
 _KINDS = {"method", "result", "error"}
 _NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
@@ -45,7 +44,7 @@ _ORPHAN = (
 )
 
 
-class Failure(Exception):
+class Failure(Unsent):
     """Why a request has no answer, in words for the client. This one: it was not sent."""
 
     code = "DISCONNECTED"
@@ -62,66 +61,6 @@ class Stale(Failure):
     code = "AUTH_STALE_TOKEN"
     message = "The Quarterdeck core does not accept the token."
     hint = "Reconnect the MCP client, so that it starts with a token that is valid now."
-
-
-class Reply:
-    """One HTTP answer, its body still to be read. Close it when done with it."""
-
-    def __init__(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self.close = reader, writer.close
-        first, *lines = head.decode("latin-1").split("\r\n")
-        self.status = int(first.split()[1])
-        self.fields = {name.lower(): value.strip() for name, _, value in (at.partition(":") for at in lines)}
-        self._body: bytes | None = None
-
-    async def _parts(self) -> AsyncIterator[bytes]:
-        """The body as it arrives."""
-        if "content-length" in self.fields:
-            yield await self._reader.readexactly(int(self.fields["content-length"]))
-            return
-        while size := int((await self._reader.readline()).split(b";")[0], 16):
-            yield (await self._reader.readexactly(size + 2))[:-2]
-
-    async def body(self) -> bytes:
-        if self._body is None:
-            self._body = b"".join([part async for part in self._parts()])
-        return self._body
-
-    async def messages(self) -> AsyncIterator[tuple[bytes, Message]]:
-        """Every JSON-RPC message of the body as it arrives: its text on one line, and what it says."""
-        if not self.fields.get("content-type", "").startswith("text/event-stream"):
-            if body := await self.body():
-                yield b" ".join(body.splitlines()), json.loads(body)
-            return
-        rest, data = b"", b""
-        async for part in self._parts():
-            *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:"):
-                    data += line.removeprefix(b"data:").strip() + b" "
-                elif not line.strip() and data.strip():
-                    yield data.strip(), json.loads(data)
-                    data = b""
-
-
-async def _send(url: str, method: str, fields: Fields, body: bytes = b"") -> Reply:
-    """Send one request, once. Failure means that nothing was sent; after any other error it may have been."""
-    try:
-        to = urlsplit(url)
-        tls = to.scheme == "https"
-        opening = asyncio.open_connection(to.hostname, to.port or (443 if tls else 80), ssl=tls or None)
-        reader, writer = await asyncio.wait_for(opening, _CONNECT_SECONDS)
-    except (OSError, ValueError) as error:
-        raise Failure from error
-    # Never on a connection used before: one that is just being closed would lose what may not be repeated.
-    lines = [f"{method} {to.path or '/'} HTTP/1.1", f"Host: {to.netloc}"]
-    lines += [f"{name}: {value}" for name, value in fields.items()]
-    try:
-        writer.write("\r\n".join([*lines, f"Content-Length: {len(body)}", "\r\n"]).encode("latin-1") + body)
-        return Reply((await reader.readuntil(b"\r\n\r\n"))[:-4], reader, writer)
-    except BaseException:
-        writer.close()
-        raise
 
 
 class Core:
@@ -186,11 +125,11 @@ class Core:
     async def _status(self, path: str) -> int | None:
         """The status that a core answers with (0: it is too busy to tell); None when there is no core."""
         try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                with closing(await _send(urljoin(self.find()[0], path), "GET", {})) as reply:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                with closing(await send(urljoin(self.find()[0], path), "GET", {})) as reply:
                     return reply.status
         except Exception as error:
-            return None if isinstance(error, Failure) else 0
+            return None if isinstance(error, Unsent) else 0
 
 
 class Bridge:
@@ -202,8 +141,11 @@ class Bridge:
         self._fields = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         self._fields |= {f"Quarterdeck-{name}": _header(value) for name, value in narrowing.items() if value}
         self._running: dict[asyncio.Task[None], Message] = {}
-        # Of an older client: its initialize, the headers of its session, its handshake, its stream.
+        # Of an older client: its initialize, the headers of its session, its handshake, its stream; what it
+        # subscribed to, and the number of the last thing it was told.
         self._initialize, self._session = b"", Fields()
+        self._subscribed: set[str] = set()
+        self._told = Fields()
         self._handshake: asyncio.Task[None] | None = None
         self._stream: asyncio.Task[None] | None = None
         self._reopening = asyncio.Lock()
@@ -293,6 +235,9 @@ class Bridge:
                 await asyncio.wait([handshake])
             if not fields and method != "initialize":
                 fields = self._session
+            if method == "subscriptions/listen" and fields:
+                await self._hear(message, fields)
+                return
             with closing(await self._request("POST", fields, line)) as reply:
                 if asks:
                     await self._relay(message, line, reply)
@@ -312,24 +257,77 @@ class Bridge:
             answer = "method" not in message and message.get("id") == request["id"]
             if answer and request["method"] == "initialize":
                 self._opened(line, reply, message)
+            elif answer and "result" in message:
+                self._note(request)
             await self._emit(text)
             if answer:
                 return
         raise Lost
 
     async def _listen(self) -> None:
-        """Pass on what the core sends an older client by itself."""
+        """Pass on what the core sends an older client by itself; after a restart, go on where it stopped."""
         pause = 0.1
         while True:
-            with suppress(Exception), closing(await self._request("GET", self._session)) as reply:
+            with (
+                suppress(Exception),
+                closing(await self._request("GET", self._session, more=self._told)) as reply,
+            ):
                 if reply.status == 405:
                     return
                 if reply.status == 200:
                     pause = 0.1
-                    async for text, _ in reply.messages():
-                        await self._emit(text)
+                    try:
+                        async for text, _ in reply.messages():
+                            await self._emit(text)
+                    finally:
+                        self._told = {"Last-Event-ID": reply.last_id} if reply.last_id else self._told
             await asyncio.sleep(pause)
-            pause = min(2 * pause, 3.0)
+            pause = min(2 * pause, _PAUSE_SECONDS)
+
+    def _note(self, request: Message) -> None:
+        """Remember what an older client subscribed to, for a session that is opened again."""
+        params = request.get("params")
+        uri = params.get("uri") if isinstance(params, dict) else None
+        if request["method"] == "resources/subscribe":
+            self._subscribed.add(str(uri))
+        elif request["method"] == "resources/unsubscribe":
+            self._subscribed.discard(str(uri))
+
+    async def _hear(self, request: Message, fields: Fields) -> None:
+        """Pass on a 2026 subscription. One that ended with its core is opened again where it stopped."""
+        pause, heard = 0.1, asyncio.Event()
+        while True:
+            try:
+                with closing(await self._request("POST", fields, json.dumps(request).encode())) as reply:
+                    if reply.status == 200:
+                        if await self._hear_out(request, reply, heard):
+                            return
+                    elif reply.status < 500 or not heard.is_set():
+                        await self._emit(_refused(request, reply.status, await reply.body()))
+                        return
+            except Stale:
+                raise
+            except (Failure, OSError, EOFError, ValueError):
+                if not heard.is_set():
+                    raise
+            if not heard.is_set():
+                raise Lost
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS)
+
+    async def _hear_out(self, request: Message, reply: Reply, heard: asyncio.Event) -> bool:
+        """Pass on one stream of a subscription; whether the subscription is over with it."""
+        async for text, message in reply.messages():
+            if "method" not in message:
+                over = _meta(message.get("result")).get(_REASON) != "shutdown"
+                if over:
+                    await self._emit(text)
+                return over
+            if not (heard.is_set() and message["method"] == _ACKNOWLEDGED):
+                await self._emit(text)
+            heard.set()
+            _meta(request["params"])[_AFTER] = _meta(message.get("params")).get(_SEQ)
+        return False
 
     def _opened(self, initialize: bytes, reply: Reply, message: Message) -> None:
         result, session_id = message.get("result"), reply.fields.get("mcp-session-id")
@@ -346,9 +344,25 @@ class Bridge:
                     async for _, message in reply.messages():
                         self._opened(self._initialize, reply, message)
                 (await self._request("POST", self._session, _INITIALIZED, reopens=False)).close()
+                for uri in self._subscribed:
+                    again = {
+                        "jsonrpc": "2.0",
+                        "id": uri,
+                        "method": "resources/subscribe",
+                        "params": {"uri": uri},
+                    }
+                    body = json.dumps(again).encode()
+                    with closing(await self._request("POST", self._session, body, reopens=False)) as reply:
+                        await reply.body()
 
     async def _request(
-        self, method: str, fields: Fields, body: bytes = b"", *, reopens: bool = True
+        self,
+        method: str,
+        fields: Fields,
+        body: bytes = b"",
+        *,
+        more: Fields | None = None,
+        reopens: bool = True,
     ) -> Reply:
         """The answer of a core that is up and knows us. Only what cannot have had an effect is sent again."""
         await asyncio.wait([self._started])
@@ -358,10 +372,10 @@ class Bridge:
             try:
                 url, token = self._core.find()
                 known = {"Authorization": f"Bearer {token}"} if token else {}
-                reply = await _send(url, method, self._fields | fields | known, body)
-            except Failure:
-                if waited > _CONNECT_SECONDS:
-                    raise
+                reply = await send(url, method, self._fields | fields | known | (more or {}), body)
+            except Unsent as error:
+                if waited > CONNECT_SECONDS:
+                    raise Failure from error
                 await asyncio.sleep(0.1)
                 continue
             self._core.trouble = None
@@ -391,6 +405,12 @@ def _modern(message: Message) -> Fields:
     name = params.get(_NAMED.get(str(method), ""))
     fields = {"MCP-Protocol-Version": _header(meta[_VERSION]), "Mcp-Method": _header(method)}
     return fields | ({"Mcp-Name": _header(name)} if isinstance(name, str) else {})
+
+
+def _meta(part: object) -> Message:
+    """The `_meta` of the params or the result of a message, empty without one."""
+    meta = part.get("_meta") if isinstance(part, dict) else None
+    return meta if isinstance(meta, dict) else {}
 
 
 def _header(value: object) -> str:

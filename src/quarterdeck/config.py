@@ -146,6 +146,7 @@ class RelaySettings(_Section):
     default_timeout_seconds: Annotated[int, Field(ge=1)] = 1800
     webhook_secret: SecretStr | None = None
     webhook_private: bool = False
+    pull_requests: Literal["local", "all"] = "local"
 
 
 class LogSettings(_Section):

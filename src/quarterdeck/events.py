@@ -122,6 +122,14 @@ class Listener:
         self._events.clear()
         return events
 
+    async def within(self, seconds: float) -> list[Event]:
+        """As `wait`, but empty also when nothing came in that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.wait()
+        except TimeoutError:
+            return []
+
 
 class Bus:
     """Delivers committed events, in order, on the event loop. Fed by the store alone, after COMMIT."""

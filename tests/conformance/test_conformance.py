@@ -20,10 +20,11 @@ SCENARIOS = {
     "2026-07-28": (
         *("server-stateless", "tools-list", "dns-rebinding-protection", "caching"),
         *("http-header-validation", "server-sse-multiple-streams"),
+        *("resources-list", "sep-2164-resource-not-found"),
     ),
     "2025-11-25": (
         *("server-initialize", "ping", "server-session-lifecycle", "tools-list"),
-        *("dns-rebinding-protection", "server-sse-multiple-streams"),
+        *("dns-rebinding-protection", "server-sse-multiple-streams", "resources-list"),
     ),
     "2025-06-18": ("server-initialize", "ping", "server-session-lifecycle", "tools-list"),
     "2025-03-26": ("server-session-lifecycle",),

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from quarterdeck.config import GeneralSettings, SearchSettings, Settings
+from pydantic import SecretStr
+
+from quarterdeck.config import DatabaseSettings, GeneralSettings, SearchSettings, Settings
 from quarterdeck.core import board, life, projects, reviews, tasks, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
@@ -48,10 +50,16 @@ class Desk:
 
 @contextlib.asynccontextmanager
 async def review_core(
-    folder: Path, *, repos: int = 1, gate: str | None = None, **general: bool | str
+    folder: Path,
+    *,
+    repos: int = 1,
+    gate: str | None = None,
+    database_url: str | None = None,
+    **general: bool | str,
 ) -> AsyncIterator[Desk]:
     """A core without search. Where there was one before, it goes on with what that one left."""
     settings = Settings(
+        database=DatabaseSettings(url=SecretStr(database_url) if database_url else None),
         search=SearchSettings(provider="off"),
         general=GeneralSettings(**{"worktree_base_ref_strategy": "local", **general}),  # type: ignore[arg-type]
     )

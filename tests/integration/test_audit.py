@@ -105,14 +105,14 @@ def test_a_user_sees_their_own_and_the_admin_everything(deck: Deck, board: Clien
 
 def test_routes_are_for_maintainers(deck: Deck, minted: dict[str, Any]) -> None:
     operator = deck.mint(minted["user_id"], "operator")["token"]
-    for path in ("/audit", "/audit/verify"):
+    for path in ("/api/audit", "/api/audit/verify"):
         assert deck.rest("GET", path, operator).status_code == 403
         assert deck.rest("GET", path, minted["token"]).status_code == 200
         assert deck.rest("GET", path, "mcp_unknown").status_code == 403
         assert deck.rest("POST", path, minted["token"]).status_code == 405
-    assert deck.rest("GET", "/audit/nowhere", minted["token"]).status_code == 404
-    assert deck.rest("GET", "/audit?limit=many", minted["token"]).status_code == 422
-    found = deck.rest("GET", "/audit?limit=1&capability=tasks_create", minted["token"]).json()
+    assert deck.rest("GET", "/api/audit/nowhere", minted["token"]).status_code == 404
+    assert deck.rest("GET", "/api/audit?limit=many", minted["token"]).status_code == 422
+    found = deck.rest("GET", "/api/audit?limit=1&capability=tasks_create", minted["token"]).json()
     assert kinds(found["events"]) == ["task.created"] and found["next_cursor"]
 
 
@@ -141,11 +141,11 @@ def test_a_changed_or_removed_row_is_found(deck: Deck, folder: Path, damage: str
         row = database.execute("SELECT * FROM events WHERE seq = 3").fetchone()
         with database:
             database.execute(damage)
-        verdict = deck.rest("GET", "/audit/verify").json()
+        verdict = deck.rest("GET", "/api/audit/verify").json()
         told = quarterdeck("audit", "verify", "--data-dir", str(folder))
         with database:
             database.execute("DELETE FROM events WHERE seq = 3")
             database.execute(f"INSERT INTO events VALUES ({', '.join('?' * len(row))})", row)
     assert (verdict["ok"], verdict["broken"], verdict["checked"]) == (False, 3, 2)
     assert told.returncode == 1 and "event 3" in told.stdout
-    assert deck.rest("GET", "/audit/verify").json()["ok"] is True
+    assert deck.rest("GET", "/api/audit/verify").json()["ok"] is True

@@ -23,14 +23,17 @@ from quarterdeck.core import (
     task_views,
     tasks,
     waits,
+    worktrees,
 )
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import NotFound
 from quarterdeck.domain.records import Task
 from quarterdeck.domain.states import COLUMNS, column_of
+from quarterdeck.run.worker import JobRun, Worker
 from quarterdeck.store.tx import Tx
 from tests.git_repo import GitRepo
+from tests.jobs import a_core, put, reaches
 from tests.store import ANN, BOB
 
 ADMIN = Caller(None, "maintainer", everyone=True)
@@ -45,6 +48,7 @@ TASK = {
 
 @contextlib.asynccontextmanager
 async def opened(url: str, folder: Path) -> AsyncIterator[Core]:
+    folder.mkdir(exist_ok=True)
     configured = Settings(search={"provider": "off"}, database={"url": url})  # type: ignore[arg-type]
     async with life.opened(configured, folder) as core:
         yield core
@@ -132,12 +136,69 @@ def test_a_task_lives_and_goes_on_either_database(database_url: str, tmp_path: P
     asyncio.run(run())
 
 
+def test_context_tells_of_worktrees_and_of_who_touches_the_same_files(tmp_path: Path) -> None:
+    async def run() -> None:
+        repo = GitRepo(tmp_path / "repo")
+        repo.commit({"a.txt": "a\n", "b.txt": "b\n"})
+        before = repo.state()
+        async with opened(f"sqlite:///{tmp_path / 'quarterdeck.db'}", tmp_path / "data") as core:
+            project, _ = await projects.create(core, ANN, name="P", repo_paths=[str(repo.path)])
+            one, two = [
+                await board.create(core, ANN, board.NewTask(title, project_id=project.id))
+                for title in ("One", "Two")
+            ]
+            for task in (one, two):
+                tree = Path((await worktrees.ensure(core, ANN, task.id))[0].path)
+                (tree / "a.txt").write_text(f"{task.title}\n")
+                (tree / "new.txt").write_text("new\n")
+            found = await task_views.workplace(core, ANN, one.id)
+            state = found.repos[0]
+            assert (state.has_changes, state.files, state.insertions, state.deletions) == (True, 2, 2, 1)
+            assert (state.target_branch, found.branch) == ("main", f"quarterdeck/{one.id}")
+            assert found.working_dir == state.worktree_path
+            assert [(each.task.id, each.files) for each in found.overlaps] == [(two.id, ("a.txt", "new.txt"))]
+            for task in (one, two):
+                await board.delete(core, ANN, task.id)
+            assert not Path(str(state.worktree_path)).exists()
+        after = repo.state()
+        assert {name: after[name] for name in ("status", "refs", "worktrees")} == {
+            name: before[name] for name in ("status", "refs", "worktrees")
+        }
+
+    asyncio.run(run())
+
+
 def test_settings_are_kept_on_either_database(database_url: str, tmp_path: Path) -> None:
     async def run() -> None:
         async with opened(database_url, tmp_path) as core:
             for value in (False, True, False):
                 await settings.update(core, ANN, {"auto_review": value})
                 assert await settings.get(core, "general.auto_review") is value
+
+    asyncio.run(run())
+
+
+def test_the_number_of_agents_at_once_changes_while_they_run(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with a_core(tmp_path, concurrency=1) as core:
+            go_on = asyncio.Event()
+
+            async def hold(run: JobRun) -> queue.Ending:
+                await go_on.wait()
+                return queue.Ending("SUCCEEDED", "done")
+
+            worker = Worker(core, {"auto": hold})
+            worker.start()
+            try:
+                jobs = [await core.db.tx(ANN, put, kind="auto", agent="usual") for _ in range(4)]
+                await reaches(core, jobs[0], "RUNNING", ANN)
+                await settings.update(core, ANN, {"max_concurrent_agents": 3})
+                await reaches(core, jobs[2], "RUNNING", ANN)
+                states = [(await queue.get(core, ANN, job.id)).state for job in jobs]
+                assert states == ["RUNNING", "RUNNING", "RUNNING", "QUEUED"]
+            finally:
+                go_on.set()
+                await worker.close()
 
     asyncio.run(run())
 

@@ -220,6 +220,16 @@ def test_a_wait_sends_progress_at_once_and_a_client_that_leaves_frees_it(
     assert eventually(lambda: in_flight(deck) == 0)
 
 
+def test_a_token_that_is_revoked_waits_no_more(deck: Deck, token: str, pool: ThreadPoolExecutor) -> None:
+    minted = deck.mint()
+    client = deck.connect(minted["token"], surface="board")
+    before = in_flight(deck)
+    answer = pool.submit(client.refused, "tasks_wait", task_id=made(client))
+    assert eventually(lambda: in_flight(deck) > before)
+    deck.rest("DELETE", f"/profile/mcp/tokens/{minted['id']}")
+    assert answer.result(60)["code"] == "AUTHORIZATION_DENIED"
+
+
 def test_calls_on_the_same_connection_go_on_beside_a_wait(
     deck: Deck, board: Client, mover: Client, pool: ThreadPoolExecutor
 ) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
+import threading
 import time
 from collections.abc import Coroutine
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 import pytest
 
-from quarterdeck.git.spawn import GitError, GitTimeout, environment, git, identity
+from quarterdeck.git.spawn import GitError, GitTimeout, credentials_apart, environment, git, identity
 from tests.git_repo import GitRepo
 
 T = TypeVar("T")
@@ -179,6 +182,40 @@ def test_nothing_asks_for_a_password(repo: GitRepo, tmp_path: Path) -> None:
             )
         )
     assert not asked.exists()
+
+
+@pytest.mark.parametrize(
+    ("user", "sent"), [("ada:p%40ss", "ada:p@ss"), ("a-token", "a-token:"), ("x:", "x:"), (":only", ":only")]
+)
+def test_credentials_of_a_url_reach_the_server_and_no_command_line(
+    repo: GitRepo, user: str, sent: str
+) -> None:
+    got: list[str | None] = []
+
+    class Forge(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            got.append(self.headers["Authorization"])
+            self.send_error(404)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forge) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        here = f"127.0.0.1:{server.server_port}"
+        address, secret = credentials_apart(f"http://{user}@{here}/owner/repo.git?x=1")
+        assert address == f"http://{here}/owner/repo.git?x=1"
+        with pytest.raises(GitError, match="not found"):
+            run(git(["ls-remote", "--", address], repo.path, env=secret, protocols=("http",)))
+        server.shutdown()
+    assert got[0] == f"Basic {base64.b64encode(sent.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.org/a.git", "git@example.org:a.git", "ssh://git@example.org/a.git", "/a/folder"]
+)
+def test_a_url_without_credentials_stays_as_it_is(url: str) -> None:
+    assert credentials_apart(url) == (url, {})
 
 
 def test_replaced_object_does_not_stand_in_for_the_real_one(repo: GitRepo) -> None:

@@ -112,9 +112,9 @@ def test_folders_records_and_branches_that_nobody_knows(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_jobs_and_tasks_that_do_not_fit_together(tmp_path: Path) -> None:
+def test_jobs_and_tasks_that_do_not_fit_together(tmp_path: Path, database_url: str) -> None:
     async def run() -> None:
-        async with review_core(tmp_path) as desk:
+        async with review_core(tmp_path / "core", database_url=database_url) as desk:
             core = desk.core
 
             def submit(tx: Tx, task_id: str) -> str:

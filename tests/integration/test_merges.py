@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from quarterdeck.core import merges, reviews, settings, tasks, worktrees
+from quarterdeck.core import board, gates, merges, queue, reviews, settings, tasks, worktrees
 from quarterdeck.domain.errors import Conflict, NotFound
+from quarterdeck.domain.records import Task
 from quarterdeck.git.merging import STRATEGIES, MergeStrategy
+from quarterdeck.store.tx import Tx
 from tests.git_repo import GitRepo
 from tests.integration.review_core import ANN, BOB, review_core
+from tests.store import until
 
 
 async def refused(work: Coroutine[Any, Any, Any]) -> Conflict:
@@ -271,6 +276,97 @@ def test_a_caller_who_goes_away_does_not_stop_a_merge(tmp_path: Path) -> None:
                 await call
             await desk.core.settle()
             assert await desk.status(task) == "completed"
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_is_still_at_work_is_stopped_first(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with review_core(tmp_path) as desk:
+            core, task = desk.core, await desk.work({"a.txt": "one\n"})
+
+            def submit(tx: Tx) -> str:
+                return queue.submit(tx, kind="auto", spec={}, agent="claude-code", task_id=task.id).id
+
+            job_id = await core.db.tx(ANN, submit)
+            # Its process is gone when the folder of the attempt is.
+            attempt = core.data_dir / "attempts" / f"{job_id}-1"
+            attempt.mkdir(parents=True)
+            asked: list[str] = []
+
+            async def stop(_: object, __: object, stopped: Task) -> None:
+                asked.append(stopped.id)
+
+            merges.STOPPING.append(stop)
+            try:
+                merging = asyncio.create_task(merges.merge(core, ANN, task.id))
+                assert (await queue.wait_for_end(core, ANN, job_id, 60)).state == "CANCELED"
+                await until(lambda: bool(asked))
+                assert not merging.done()
+                attempt.rmdir()
+                await merging
+            finally:
+                merges.STOPPING.remove(stop)
+            assert asked == [task.id]
+            assert await desk.status(task) == "completed"
+
+    asyncio.run(run())
+
+
+def test_a_task_is_merged_once_however_many_ask(tmp_path: Path, database_url: str) -> None:
+    async def run() -> None:
+        async with review_core(tmp_path / "core", database_url=database_url) as desk:
+            task = await desk.work({"a.txt": "one\n"})
+            asked = [merges.merge(desk.core, ANN, task.id) for _ in range(3)]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            refusals = [each for each in results if isinstance(each, Conflict)]
+            assert [each.data["code"] for each in refusals] == ["ACTION_NOT_ALLOWED"] * 2
+            assert desk.repos[0].git("rev-list", "--count", "main") == "2"
+
+    asyncio.run(run())
+
+
+def test_names_that_are_no_text_are_shown_and_merged(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with review_core(tmp_path) as desk:
+            task = await desk.work({"a.txt": "one\n"})
+            tree = Path((await desk.worktrees(task))[0].path)
+            for folder, content in ((tree, "theirs\n"), (desk.repos[0].path, "mine\n")):
+                Path(os.fsdecode(os.fsencode(folder) + b"/\xff.txt")).write_text(content)
+            diff = await worktrees.diff(desk.core, ANN, task.id)
+            assert [file.path for file in diff.repos[0].diff.files] == [
+                "a.txt",
+                "\N{REPLACEMENT CHARACTER}.txt",
+            ]
+            error = await refused(merges.merge(desk.core, ANN, task.id))
+            assert error.data["files"] == ["\N{REPLACEMENT CHARACTER}.txt"]
+            Path(os.fsdecode(os.fsencode(desk.repos[0].path) + b"/\xff.txt")).unlink()
+            await merges.merge(desk.core, ANN, task.id)
+
+    asyncio.run(run())
+
+
+def test_work_that_was_moved_to_done_can_still_be_merged(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with review_core(tmp_path) as desk:
+            task = await desk.work({"a.txt": "one\n"})
+            await board.update(desk.core, ANN, task.id, {}, "DONE")
+            assert (await merges.merge(desk.core, ANN, task.id)).task.status == "completed"
+            assert desk.repos[0].git("show", "main:a.txt") == "one"
+
+    asyncio.run(run())
+
+
+def test_a_gate_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    async def run() -> None:
+        mark = tmp_path / "mark"
+        quick = await gates.run(f"sleep 1000 & echo $! > {mark}; echo said", tmp_path)
+        assert (quick.passed, quick.output) == (True, "said\n")
+        slow = await gates.run("echo began; sleep 1000", tmp_path, seconds=0.5)
+        assert (slow.passed, slow.code, slow.output) == (False, None, "began\n")
+        long = await gates.run("yes | head -c 100000; exit 3", tmp_path)
+        assert (long.code, len(long.output)) == (3, gates.TAIL)
+        await until(lambda: not psutil.pid_exists(int(mark.read_text())))
 
     asyncio.run(run())
 

@@ -4,94 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from quarterdeck.core import queue, tokens
-from quarterdeck.core.context import Core
-from quarterdeck.core.queue import Claimed, Ending, File
-from quarterdeck.domain.callers import SYSTEM, Caller
-from quarterdeck.domain.errors import Conflict, Denied, Invalid, NotFound, RateLimited
+from quarterdeck.core import queue
+from quarterdeck.core.queue import Ending, File
+from quarterdeck.domain.callers import Caller
+from quarterdeck.domain.errors import Conflict, Invalid, NotFound, RateLimited
 from quarterdeck.domain.records import Job
-from quarterdeck.events import Event
 from quarterdeck.store import artifacts, jobs
-from quarterdeck.store import tasks as task_rows
-from quarterdeck.store import tokens as token_rows
 from quarterdeck.store.tx import Tx
-from tests.jobs import ANN, BOB, a_core, put
-from tests.store import ask, new_task, until
-
-KINDS = ["relay", "auto", "prompt"]
-DONE = Ending("SUCCEEDED", "done")
-
-
-class Queue:
-    """The queue as workers and users see it, one call a transaction."""
-
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self.events: list[Event] = []
-        core.bus.on("*", self.events.append)
-
-    async def put(self, caller: Caller = ANN, **fields: Any) -> Job:
-        return await self.core.db.tx(caller, put, **fields)
-
-    async def claim(
-        self, worker: str = "w1", kinds: list[str] = KINDS, lease: float = 60.0, place: str | None = None
-    ) -> Claimed | None:
-        return await self.core.db.tx(SYSTEM, queue.claim, kinds, worker, lease, place)
-
-    async def take(self, worker: str = "w1", **options: Any) -> Job:
-        claimed = await self.claim(worker, **options)
-        assert claimed is not None, "nothing to claim"
-        return claimed.job
-
-    async def do(self, body: Callable[..., Any], *args: Any, caller: Caller = SYSTEM) -> Any:
-        return await self.core.db.tx(caller, body, *args)
-
-    async def get(self, job: Job) -> Job:
-        return await queue.get(self.core, ANN, job.id)
-
-    async def told(self, job: Job) -> list[Event]:
-        """What was told of a job, once its end was."""
-
-        def known() -> list[Event]:
-            return [event for event in self.events if event.entity_id == job.id]
-
-        await until(lambda: any(event.kind == "job.finished" for event in known()))
-        return known()
-
-    async def tidy(self, max_attempts: int = 3) -> None:
-        await self.do(queue.tidy, max_attempts)
-
-
-@asynccontextmanager
-async def a_queue(folder: Path, url: str) -> AsyncIterator[Queue]:
-    async with a_core(folder, url) as core:
-        yield Queue(core)
-
-
-Body = Callable[[Queue], Coroutine[Any, Any, None]]
+from tests.jobs import ANN, BOB, DONE, KINDS, OnAQueue, Queue, a_queue, put, run_on_a_queue
+from tests.store import ask
 
 
 @pytest.fixture
-def on_a_queue(tmp_path: Path, database_url: str) -> Callable[[Body], None]:
-    def run(body: Body) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60), a_queue(tmp_path, database_url) as it:
-                await body(it)
-
-        asyncio.run(bounded())
-
-    return run
-
-
-OnAQueue = Callable[[Body], None]
+def on_a_queue(tmp_path: Path, database_url: str) -> OnAQueue:
+    return lambda body: run_on_a_queue(tmp_path, database_url, body)
 
 
 def test_the_urgent_come_first_and_of_these_the_oldest(on_a_queue: OnAQueue) -> None:
@@ -330,57 +263,6 @@ def test_a_user_whose_queue_is_full_is_refused_and_nobody_else(on_a_queue: OnAQu
     on_a_queue(body)
 
 
-def test_a_jobs_token_works_for_its_attempt_alone(on_a_queue: OnAQueue) -> None:
-    async def body(it: Queue) -> None:
-        core = it.core
-        gatekeeper = tokens.Gatekeeper(core)
-
-        async def refused(token: str) -> bool:
-            return await gatekeeper.caller(token) is None
-
-        await core.db.tx(ANN, task_rows.add, new_task(id="task"))
-        first = await it.put(task_id="task")
-        claimed = await it.claim("w1", lease=-1)
-        assert claimed is not None
-        caller = await gatekeeper.caller(claimed.token)
-        assert caller is not None
-        assert (caller.user_id, caller.profile, caller.task_id) == ("ann", "pair_worker", "task")
-        assert claimed.token not in repr(claimed)
-        with pytest.raises(Denied):
-            await tokens.mint(core, caller, name="another", profile="viewer")
-        [listed] = await tokens.listing(core, ANN)
-        assert (listed.name, listed.job_id, listed.attempt) == (f"job {first.id}", first.id, 1)
-        await it.tidy()
-        await until(lambda: refused(claimed.token))
-        again = await it.claim("w2")
-        assert again is not None
-        assert await gatekeeper.caller(again.token) is not None
-        await it.do(queue.finish, again.job, DONE)
-        await until(lambda: refused(again.token))
-        assert await tokens.listing(core, ANN) == []
-
-    on_a_queue(body)
-
-
-def test_a_job_without_a_task_has_a_token_bound_to_itself(on_a_queue: OnAQueue) -> None:
-    async def body(it: Queue) -> None:
-        own, other = await it.put(), await it.put(agent="single")
-        claimed = await it.claim()
-        assert claimed is not None
-        caller = await tokens.Gatekeeper(it.core).caller(claimed.token)
-        assert caller is not None
-        assert (caller.job_id, caller.task_id, caller.bound) == (own.id, own.id, True)
-        assert (await queue.get(it.core, caller, own.id)).id == own.id
-        with pytest.raises(NotFound):
-            await queue.get(it.core, caller, other.id)
-        with pytest.raises(Denied):
-            await tokens.mint(it.core, caller, name="another", profile="viewer")
-        await it.do(queue.cancel, own, "no", caller=ANN)
-        assert await it.do(token_rows.live_of_job, own.id) == []
-
-    on_a_queue(body)
-
-
 def test_what_a_job_leaves_is_kept_with_its_digest_in_the_breath_that_ends_it(on_a_queue: OnAQueue) -> None:
     async def body(it: Queue) -> None:
         job = await it.put()
@@ -402,11 +284,11 @@ def test_the_log_of_a_cancelled_job_can_still_be_kept_but_not_over_another(on_a_
         job = await it.put()
         running = await it.take()
         log = File("logs.txt", "text/plain", b"said")
-        await it.do(queue.add_log, running, log)
+        await it.do(queue.add_files, running, [log])
         assert await it.do(artifacts.names_of, job.id) == {}, "while it runs its end is to come"
         cancelled = await it.do(queue.cancel, job, "no", caller=ANN)
-        await it.do(queue.add_log, running, log)
-        await it.do(queue.add_log, running, File("logs.txt", "text/plain", b"later"))
+        await it.do(queue.add_files, running, [log])
+        await it.do(queue.add_files, running, [File("logs.txt", "text/plain", b"later")])
         assert (await it.do(artifacts.get, job.id, "logs.txt")).content == b"said"
         after = await it.get(job)
         assert (after.state, after.state_version) == ("CANCELED", cancelled.state_version + 1)
@@ -444,6 +326,23 @@ def test_the_hooks_of_a_kind_run_in_the_transactions_that_start_and_end_it(
     on_a_queue(body)
 
 
+def test_a_job_whose_start_is_refused_fails_and_holds_up_nobody(
+    on_a_queue: OnAQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(tx: Tx, job: Job) -> None:
+        raise Invalid("its task is gone")
+
+    monkeypatch.setitem(queue.STARTING, "auto", refuse)
+
+    async def body(it: Queue) -> None:
+        refused, waiting = await it.put(kind="auto"), await it.put()
+        assert (await it.take()).id == waiting.id
+        failed = await it.get(refused)
+        assert (failed.state, failed.summary) == ("FAILED", "its task is gone")
+
+    on_a_queue(body)
+
+
 def test_who_waits_for_a_jobs_end_is_woken_by_it(on_a_queue: OnAQueue) -> None:
     async def body(it: Queue) -> None:
         job = await it.put()
@@ -465,9 +364,12 @@ def test_claiming_looks_at_waiting_jobs_only_and_sorts_none(tmp_path: Path) -> N
             await it.put()
 
     asyncio.run(body())
-    statement = jobs._waiting("QUEUED", KINDS, "here", 1, ["single"], ["ann"])
-    shown = str(statement.compile(compile_kwargs={"literal_binds": True}))
-    plan = [row[3] for row in ask(url, f"explain query plan {shown}")]
-    index = "USING INDEX ix_jobs_state_priority_created_at_id (state=?)"
-    assert any(step.startswith("SEARCH jobs") and step.endswith(index) for step in plan), plan
-    assert not any("TEMP B-TREE" in step or "SCAN" in step for step in plan), plan
+    for statement in (
+        jobs._waiting("QUEUED", KINDS, "here", 1, ["single"], ["ann"]),
+        jobs._count_live("relay", "ann"),
+    ):
+        shown = str(statement.compile(compile_kwargs={"literal_binds": True}))
+        plan = [row[3] for row in ask(url, f"explain query plan {shown}")]
+        index = "USING INDEX ix_jobs_state_priority_created_at_id (state=?)"
+        assert any(step.startswith("SEARCH jobs") and step.endswith(index) for step in plan), plan
+        assert not any("TEMP B-TREE" in step or "SCAN" in step for step in plan), plan

@@ -20,6 +20,7 @@ from quarterdeck.domain.errors import Unavailable
 from quarterdeck.events import ALL, Bus, Draft, Event
 from quarterdeck.store import log, tasks
 from quarterdeck.store.db import open_database
+from quarterdeck.store.postgres import _ORDER
 from quarterdeck.store.tx import Tx
 from tests.postgres import Postgres
 from tests.store import ANN, add, ask, is_chained, opened, until, whole_log
@@ -310,5 +311,30 @@ def test_more_writers_than_connections_all_get_through(url: str) -> None:
         async with opened(url, bus) as db:
             await asyncio.gather(*(db.tx(ANN, add) for _ in range(60)))
             await until(lambda: len(heard) == 60)
+
+    asyncio.run(run())
+
+
+def test_a_process_that_is_stopped_in_mid_transaction_does_not_hold_up_the_others_for_ever(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quarterdeck.store.postgres._OPTIONS", "-c idle_in_transaction_session_timeout=300")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def stopped(tx: Tx) -> str:
+        tx.conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ORDER})
+        if not begun.is_set():
+            begun.set()
+            go_on.wait(60)
+        return add(tx)
+
+    async def run() -> None:
+        async with opened(url) as db:
+            late = asyncio.create_task(db.tx(ANN, stopped))
+            await until(begun.is_set)
+            first = await db.tx(ANN, add)
+            go_on.set()
+            second = await late
+            assert [event.entity_id for event in await whole_log(db)] == [first, second]
 
     asyncio.run(run())

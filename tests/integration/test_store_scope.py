@@ -22,6 +22,7 @@ from quarterdeck.domain.records import (
     Brief,
     Checkpoint,
     Decision,
+    Delivery,
     Job,
     JobArtifact,
     LogEntry,
@@ -47,14 +48,17 @@ from quarterdeck.store import (
     content,
     jobs,
     ledger,
+    log,
     memory,
     plans,
     projects,
     proposals,
+    relay,
     reviews,
     runs,
     scratchpads,
     sessions,
+    subscriptions,
     tasks,
     tokens,
     trail,
@@ -141,10 +145,17 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "artifacts.get": lambda tx: artifacts.get(tx, "job", "file"),
     "artifacts.tail": lambda tx: artifacts.tail(tx, "job", "file", 1),
     "artifacts.names_of": lambda tx: artifacts.names_of(tx, "job"),
+    "relay.delivery_of": lambda tx: relay.delivery_of(tx, "job"),
     "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
+    "log.mine": lambda tx: log.mine(tx, 0, 10, task_id="task"),
+    "subscriptions.add": lambda tx: subscriptions.add(tx, "session", "mcp://tasks/another"),
+    "subscriptions.remove": lambda tx: subscriptions.remove(tx, "session", "mcp://tasks/task"),
+    "subscriptions.count": lambda tx: subscriptions.count(tx, "session"),
+    "subscriptions.of": lambda tx: subscriptions.of(tx, "session"),
+    "subscriptions.told": lambda tx: subscriptions.told(tx, "session", 9),
 }
 # The caller's own whatever it is bound to: how it came in, and what its user knows.
-NOT_BOUND = {name for name in CASES if name.startswith("tokens.")} | {
+NOT_BOUND = {name for name in CASES if name.startswith(("tokens.", "subscriptions."))} | {
     "memory.patterns_by_id",
     "content.briefed_tasks",
     "content.usage_of",
@@ -161,7 +172,9 @@ OF_A_TASK = {
     "memory.decisions_by_id",
     "memory.unembedded",
     "memory.put_vectors",
+    "log.mine",
     *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs.", "artifacts."))),
+    "relay.delivery_of",
 } - NOT_BOUND
 OF_A_PROJECT = (
     *("tasks.", "projects.", "scratchpads.", "worktrees.", "reviews.", "plans.", "sessions.", "proposals."),
@@ -185,6 +198,8 @@ def fill(tx: Tx) -> None:
     memory.add_pattern(tx, Pattern("pattern", "ann", "n", None, {}, {}, 0.0, 0, 1, 1))
     memory.put_vectors(tx, "m", [replace(VECTOR, kind="pattern", row_id="pattern")])
     tokens.add_session(tx, McpSession("session", "ann", "board", {}, 1, 1))
+    subscriptions.add(tx, "session", "mcp://tasks/task")
+    tx.emit("task.created", "task", task_id="task")
     phase = Phase("phase", "plan", 1, "n", None, "pending", None, 1)
     plan = Plan("plan", "ann", "project", "slug", "t", None, "draft", {}, None, None, 1, 1, None)
     plans.add(tx, plan, [phase])
@@ -229,6 +244,7 @@ def fill(tx: Tx) -> None:
     worktrees.add_merges(
         tx, [Merge("merge", "ann", "task", "/r", "main", "squash", "a", "b", "done", "ann", "here", 1, 1)]
     )
+    relay.add_delivery(tx, Delivery("delivery", "job", "u", {}, "pending", 0, 1, None, 1))
     content.add_items(tx, [BatchItem("job", 0, "brief", "t", "pending", None, [], None, 1)])
 
 

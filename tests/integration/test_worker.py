@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from quarterdeck.run.worker import Failed, JobRun, Worker
 from quarterdeck.store import artifacts, workers
 from quarterdeck.store import jobs as rows
 from tests.attempts import carriers, token
-from tests.integration.own_core import quarterdeck
+from tests.attempts import until as wait_until
+from tests.core_process import clean_environment
+from tests.integration.own_core import command, quarterdeck
 from tests.jobs import ANN, RUNNERS, WorkerProcess, a_core, ended, put, reaches, working
-from tests.store import until
+from tests.store import ask, until
 
 
 def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -311,6 +314,36 @@ def test_what_a_killed_worker_ran_is_run_again_by_the_next_without_waiting_for_i
         run(lambda: body(url))
 
 
+def test_a_worker_that_was_stopped_and_wakes_up_late_has_lost_its_job_and_its_agent(
+    tmp_path: Path, postgres: Any, postgres_template: str
+) -> None:
+    async def body(url: str) -> None:
+        mark, again = token(), tmp_path / "again"
+        worker = WorkerProcess(tmp_path / "worker", url, lease_seconds=6.0, heartbeat_seconds=1.0)
+        async with a_core(tmp_path / "core", url) as core:
+            with worker.running():
+                # It says nothing: who is stopped while it writes that down holds up everybody for a while.
+                silent = sleeper(mark).removeprefix("echo up; ")
+                job = await queue_job(core, f"test -e {again} || {{ {silent}; }}")
+                await slept(core, job, mark)
+                again.touch()
+                worker.send(signal.SIGSTOP)
+                async with working(core) as other:
+                    done = await ended(core, job)
+                    assert (done.state, done.worker) == ("SUCCEEDED", other.id)
+                    # Its supervisor saw that nobody renewed the lease.
+                    await until(lambda: carriers(f"sleep\0{mark}") == [])
+                worker.send(signal.SIGCONT)
+                attempts = tmp_path / "worker" / "attempts"
+                await until(lambda: not any(attempts.iterdir()))
+                assert await queue.get(core, ANN, job.id) == done, "what it brings late changes nothing"
+                assert (await ended(core, await queue_job(core))).state == "SUCCEEDED", "and it goes on"
+                worker.end(signal.SIGTERM)
+
+    with _database(postgres, postgres_template) as url:
+        run(lambda: body(url))
+
+
 def test_an_agent_that_had_ended_when_its_worker_was_killed_is_not_run_again(
     tmp_path: Path, postgres: Any, postgres_template: str
 ) -> None:
@@ -378,11 +411,68 @@ def test_several_agents_of_one_attempt_have_a_folder_and_a_log_each(tmp_path: Pa
     run(body)
 
 
+def test_an_agent_that_is_spoken_to_gets_long_words_whole_and_is_ended_when_all_is_said(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with a_core(tmp_path) as core, working(core):
+            # More than a pipe holds.
+            done = await ended(core, await queue_job(core, "x" * 300_000, agent="talker"))
+            assert (done.state, done.summary) == ("SUCCEEDED", "heard 300000")
+            await nothing_left(core, str(tmp_path / "attempts"))
+
+    run(body)
+
+
+def test_what_an_embedded_core_ran_when_it_was_killed_is_run_again_at_the_next_start(tmp_path: Path) -> None:
+    mark, again = token(), tmp_path / "again"
+    url = f"sqlite:///{tmp_path / 'quarterdeck.db'}"
+
+    async def begin() -> Job:
+        async with a_core(tmp_path, url) as core:
+            return await queue_job(core, f"test -e {again} && touch {again}.done || {{ {sleeper(mark)}; }}")
+
+    async def check(job: Job) -> None:
+        async with a_core(tmp_path, url) as core:
+            done = await queue.get(core, ANN, job.id)
+            assert (done.state, done.attempt) == ("SUCCEEDED", 2)
+
+    job = asyncio.run(begin())
+    core = WorkerProcess(tmp_path, url, serving=True, lease_seconds=3600.0)
+    with core.running():
+        wait_until(lambda: len(carriers(f"sleep\0{mark}")) == 2, 60)
+    again.touch()
+    with core.running():
+        wait_until(lambda: Path(f"{again}.done").exists(), 60)
+        wait_until(lambda: not any((tmp_path / "attempts").iterdir()), 60)
+        core.end(signal.SIGTERM)
+    asyncio.run(check(job))
+    assert carriers(f"sleep\0{mark}") == []
+
+
 @pytest.mark.parametrize("given", [[], ["--database", "sqlite:///quarterdeck.db"]])
 def test_a_worker_on_an_embedded_database_is_refused(tmp_path: Path, given: list[str]) -> None:
     refused = quarterdeck("worker", "--data-dir", str(tmp_path), *given)
     assert refused.returncode == 1
     assert "a worker needs the PostgreSQL database of its core" in refused.stderr
+
+
+def test_the_worker_command_comes_tells_of_itself_and_leaves_in_order(
+    tmp_path: Path, postgres: Any, postgres_template: str
+) -> None:
+    with _database(postgres, postgres_template) as url:
+        given = ("worker", "--database", url, "--data-dir", str(tmp_path), "--mcp-url", "http://127.0.0.1:1")
+        with subprocess.Popen(command(*given), env=clean_environment(), stderr=subprocess.DEVNULL) as worker:
+            try:
+                wait_until(lambda: ask(url, "select 1 from workers") == [(1,)], 60)
+                second = quarterdeck(*given)
+                assert second.returncode == 1
+                assert "already owns" in second.stderr
+                worker.send_signal(signal.SIGTERM)
+                assert worker.wait(60) == 0
+            finally:
+                worker.kill()
+        assert ask(url, "select 1 from workers") == []
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quarterdeck.domain.errors import Invalid
@@ -421,6 +421,7 @@ fields = st.sampled_from(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fields, values)
 def test_any_value_is_taken_or_refused_in_our_words(field: str, value: Any) -> None:
     try:

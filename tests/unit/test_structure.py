@@ -23,7 +23,7 @@ ANY_PART = {"bridge", "cli", "core", "domain", "git", "run", "server", "surfaces
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": set(),
     "__main__": {"bridge", "cli"} | LEAVES,
-    "bridge": {"paths"},
+    "bridge": {"paths", "wire"},
     "cli": ANY_PART,
     "config": {"domain"} | LEAVES,
     "core": {"core", "domain", "git", "store"} | LEAVES,
@@ -35,13 +35,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"core", "domain", "run", "server", "surfaces"} | LEAVES,
     "store": {"domain", "store"} | LEAVES,
     "surfaces": {"core", "domain", "surfaces"} | LEAVES,
+    "wire": set(),
 }
 ONLY_IN: dict[str, set[str]] = {
     "mcp": {"server", "surfaces"},
     "mcp_types": {"server", "surfaces"},
     "sqlalchemy": {"store"},
 }
-STDLIB_ONLY = {"bridge"}
+STDLIB_ONLY = {"bridge", "wire"}
 
 # Written so that no pattern matches its own line.
 PLACES = re.compile(r"(?<![\w.~}-])/(?:root|work|home)/|pypi[.]org|registry[.]npmjs")

@@ -11,10 +11,12 @@ from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Surface, Tool
 
 # Tokens as a quarter of the bytes: what it was when last measured, and a tenth more.
-BUDGETS = {"board": 2_708, "orchestrator": 1_611, "plans": 3_369}
+BUDGETS = {"board": 4_200, "orchestrator": 1_611, "plans": 3_369, "relay": 812, "agent": 420}
 UNION_BUDGET = 11_000
 LONGEST_DESCRIPTION = 120
 LONGEST_INSTRUCTIONS = 300
+# A JobSpec has thirty fields, and an agent that writes one needs them all.
+LARGER = {"jobs_submit": 520}
 
 TOOLS = [tool for surface in SURFACES.values() for tool in surface.tools.values()]
 
@@ -53,7 +55,7 @@ def test_description_is_one_short_line_that_ends(tool: Tool) -> None:
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_listing_has_nothing_that_an_agent_need_not_read(tool: Tool) -> None:
     assert tool.listing.keys() == {"name", "description", "inputSchema", "annotations"}
-    assert tokens(tool.listing) <= 300
+    assert tokens(tool.listing) <= LARGER.get(tool.name, 300)
 
 
 @pytest.mark.parametrize("surface", [*SURFACES.values()], ids=lambda surface: surface.name)

@@ -37,16 +37,17 @@ def test_the_printed_link_signs_in_once(core: Core) -> None:
     assert (second.status_code, "set-cookie" in second.headers) == (403, False)
 
 
-def test_a_token_gets_a_link_of_its_own(core: Core, world: World) -> None:
+def test_a_token_gets_a_link_of_its_own(core: Core) -> None:
     minted = core.minted(user_id="cy", profile="viewer")["token"]
-    answer = core.request("POST", "/profile/link", minted)
-    assert answer.status_code == 201
-    entered = ask(core, "GET", answer.json()["path"], headers=HTML)
+    answer = core.request("POST", "/api/signin", minted)
+    assert answer.status_code == 200
+    path = answer.json()["url"].removeprefix(core.url)
+    entered = ask(core, "GET", path, headers=HTML)
     assert (entered.status_code, "set-cookie" in entered.headers) == (303, True)
-    assert ask(core, "GET", answer.json()["path"], headers=HTML).status_code == 403
-    assert core.request("GET", "/profile/link", minted).status_code == 405
-    assert core.request("POST", "/profile/link").status_code == 401
-    assert core.request("POST", "/profile/link", ADMIN).status_code == 403
+    assert ask(core, "GET", path, headers=HTML).status_code == 403
+    assert core.request("GET", "/api/signin", minted).status_code == 405
+    assert core.request("POST", "/api/signin").status_code == 401
+    assert core.request("POST", "/api/signin", ADMIN).status_code == 403
 
 
 def test_a_stranger_is_led_to_the_door_and_back(core: Core) -> None:

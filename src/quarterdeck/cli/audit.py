@@ -35,7 +35,7 @@ def tail(
     wanted = {"limit": limit, "capability": capability, "actor": actor, "task_id": task, "cursor": cursor}
     given = {key: value for key, value in wanted.items() if value is not None}
     query = urlencode(given | ({"ok": "false"} if refused else {}))
-    found: dict[str, Any] = Client(paths.data_dir(data_dir)).request("GET", f"/audit?{query}")
+    found: dict[str, Any] = Client(paths.data_dir(data_dir)).request("GET", f"/api/audit?{query}")
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -57,7 +57,7 @@ def tail(
 @app.command()
 def verify(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Compute every hash of the log anew; exit code 1 names the first event that was changed."""
-    found: dict[str, Any] = Client(paths.data_dir(data_dir)).request("GET", "/audit/verify", timeout=600)
+    found: dict[str, Any] = Client(paths.data_dir(data_dir)).request("GET", "/api/audit/verify", timeout=600)
     if as_json:
         typer.echo(json.dumps(found))
     elif found["ok"]:

@@ -54,8 +54,10 @@ def tell(stay: bool) -> None:
 
 def _rest(console: Console, stage: Stage) -> None:
     """Leave the core to the user until Ctrl-C."""
-    console.print("This core keeps running. Connect Claude Code to it as alice:")
-    _connect(console, stage.core.url, stage.token_file("alice"))
+    console.print(f"“{escape(stage.waiting)}” waits for you. The board, signed in by this link:")
+    console.print(f"  [bold]{escape(stage.link())}[/]")
+    console.print("\nOr connect Claude Code to this core:")
+    _connect(console, stage.core.url, paths.token_file(stage.folder))
     console.print("\n[bold]Ctrl-C[/] ends it and removes its folder.")
     stage.title = "the core keeps running"
     try:
@@ -71,7 +73,7 @@ def _point_home(console: Console) -> None:
     console.print("This core ends now. Start your own with [bold]quarterdeck up[/], and connect Claude Code:")
     _connect(console, "http://127.0.0.1:7411", paths.token_file(paths.data_dir()))
     console.print("or over stdio, which starts a core when none is running:")
-    console.print("  claude mcp add quarterdeck -- quarterdeck mcp")
+    console.print("  quarterdeck connect claude")
 
 
 def _connect(console: Console, url: str, token: Path) -> None:

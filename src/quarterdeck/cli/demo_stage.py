@@ -9,10 +9,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from quarterdeck import paths
-from quarterdeck.cli import core_child
+from quarterdeck.cli import core_child, demo_repo
 from quarterdeck.cli.mcp_client import Connection, McpClient
 
 Row = dict[str, Any]
@@ -32,7 +31,9 @@ class Stage:
     """One data directory, the core on it, and the clients of the users."""
 
     def __init__(self, console: Console, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder / "data"
+        self.repo = folder / "harbour"
+        self.waiting = ""
         self.title = "start"
         self.semantic = False
         self._console = console
@@ -56,14 +57,12 @@ class Stage:
     def say(self, text: str) -> None:
         self._console.print(f"  {escape(text)}")
 
-    def show(self, table: Table) -> None:
-        self._console.print(table)
-
     def start_core(self, port: int = 0) -> None:
         """Start a core on the data directory, after the last one ended."""
         for client in self._clients:
             client.close()  # its connection died with the last core; the next call opens another
-        environment = {"QUARTERDECK_ADMIN_SECRET": self._secret}
+        environment = {"QUARTERDECK_ADMIN_SECRET": self._secret, "QUARTERDECK_AGENTS": demo_repo.agents()}
+        demo_repo.write_template(self.folder)
         self._cores.append(core_child.start(self.folder, port=port, environment=environment))
 
     def mint(self, user: str) -> str:
@@ -75,6 +74,20 @@ class Stage:
         check(status == 201 and minted["user_id"] == user, f"the admin secret mints a token for {user}")
         paths.write_private(self.token_file(user), minted["token"] + "\n")
         return str(minted["token"])
+
+    def local_token(self) -> str:
+        """The token that the core keeps in its data directory for the local user."""
+        token = paths.read_token(self.folder)
+        check(token, "the core keeps a token for the local user")
+        return str(token)
+
+    def link(self) -> str:
+        """An address that signs in once to the web board."""
+        me = Connection(self.core.url, self.local_token())
+        status, answer = me.request("POST", "/api/signin")
+        me.close()
+        check(status == 200, "the core makes a link to its board")
+        return str(answer["url"])
 
     def token_file(self, user: str) -> Path:
         return self.folder / f"{user}.token"

@@ -21,7 +21,7 @@ def doctor(
 ) -> None:
     """Compare tasks, jobs, worktrees, branches and merges with git and the disk; exit code 1 on drift."""
     client = Client(paths.data_dir(data_dir))
-    report: dict[str, Any] = client.request("POST" if fix else "GET", "/doctor", timeout=_SECONDS)
+    report: dict[str, Any] = client.request("POST" if fix else "GET", "/api/doctor", timeout=_SECONDS)
     if as_json:
         typer.echo(json.dumps(report))
     else:

@@ -1,5 +1,6 @@
 """`quarterdeck` and `qd`: the commands, and how an error is shown."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 
 from quarterdeck import __version__, config, paths
-from quarterdeck.cli import audit, doctor, tokens
+from quarterdeck.cli import (
+    audit,
+    connect,
+    doctor,
+    jobs,
+    plans,
+    projects,
+    reviews,
+    sessions,
+    tasks,
+    tokens,
+)
+from quarterdeck.cli.agents import agents
 from quarterdeck.cli.client import claude_line
 from quarterdeck.domain.errors import QuarterdeckError
 
@@ -19,9 +32,19 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(tokens.app, name="token")
-app.add_typer(audit.app, name="audit")
-app.command()(doctor.doctor)
+for name, commands in {
+    "task": tasks.app,
+    "project": projects.app,
+    "plan": plans.app,
+    "job": jobs.app,
+    "session": sessions.app,
+    "review": reviews.app,
+    "token": tokens.app,
+    "audit": audit.app,
+}.items():
+    app.add_typer(commands, name=name)
+for command in (agents, jobs.logs, jobs.wait, connect.connect, doctor.doctor):
+    app.command()(command)
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
 ConfigFile = Annotated[
@@ -39,6 +62,10 @@ def run() -> None:
         if error.hint:
             console.print(f"  [dim]hint:[/] {escape(error.hint)}", highlight=False, soft_wrap=True)
         sys.exit(1)
+    except BrokenPipeError:
+        # Whoever reads us has seen enough; Python must not complain about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(141)
 
 
 def _version(shown: bool) -> None:

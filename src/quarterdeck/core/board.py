@@ -126,6 +126,7 @@ async def update(
             projects.seen(tx, fresh["project_id"])
         if fresh.get("task_type") == "PAIR":
             stop_jobs(tx, task_id, "the task is for a person now")
+            task = tasks.held(tx, task_id)  # the end of a job may have moved it
         return task, tasks.write(tx, task, fresh, **_override(task, column))
 
     before, task = await core.db.tx(caller, body)

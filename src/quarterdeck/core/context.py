@@ -40,12 +40,14 @@ class Core:
     data_dir: Path
     tuning: "Tuning"
     url: str | None = None
+    # Whether nobody but this host reaches it.
+    loopback: bool = False
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)
+    waiting: int = 0
     # What only `run` can do; the server lends it to the core.
     terminal: "Terminal | None" = None
     find_program: Callable[[Agent], Awaitable[object]] | None = None
-    waiting: int = 0
     _place: str | None = None
 
     @property

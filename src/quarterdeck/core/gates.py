@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import DEVNULL, STDOUT, Process
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,17 +32,25 @@ class Verdict:
 async def run(command: str, folder: Path, *, seconds: float = TIMEOUT_SECONDS) -> Verdict:
     """Run a shell command in a folder, in a session and an environment of its own; nothing of it is left."""
     kept = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    process = await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-c", command),
-        cwd=folder,
-        env={**kept, "CI": "true", "GIT_TERMINAL_PROMPT": "0"},
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=STDOUT,
-        start_new_session=True,
-    )
+    # A pipe of our own: asyncio would wait for one of its own until whatever was left behind closes it.
+    ours, theirs = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-c", command),
+            cwd=folder,
+            env={**kept, "CI": "true", "GIT_TERMINAL_PROMPT": "0"},
+            stdin=DEVNULL,
+            stdout=theirs,
+            stderr=STDOUT,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
     said = bytearray()
-    reading = asyncio.ensure_future(_read(process, said))
+    reading = asyncio.ensure_future(_read(ours, said))
     try:
         async with asyncio.timeout(seconds):
             code: int | None = await process.wait()
@@ -53,11 +61,17 @@ async def run(command: str, folder: Path, *, seconds: float = TIMEOUT_SECONDS) -
     return Verdict(code, said.decode("utf-8", "replace").replace("\0", ""))
 
 
-async def _read(process: Process, into: bytearray) -> None:
-    assert process.stdout is not None
-    while chunk := await process.stdout.read(_CHUNK):
-        into += chunk
-        del into[:-TAIL]
+async def _read(pipe: int, into: bytearray) -> None:
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(pipe, "rb", buffering=0))
+    try:
+        while chunk := await reader.read(_CHUNK):
+            into += chunk
+            del into[:-TAIL]
+    finally:
+        transport.close()
 
 
 async def _end(process: Process, reading: "asyncio.Future[None]") -> None:
@@ -70,3 +84,5 @@ async def _end(process: Process, reading: "asyncio.Future[None]") -> None:
                 await asyncio.gather(process.wait(), asyncio.shield(reading))
                 return
     reading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await reading

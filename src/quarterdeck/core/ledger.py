@@ -21,6 +21,7 @@ from quarterdeck.core import landings, merges, queue, tasks, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.domain import callers
 from quarterdeck.domain.errors import QuarterdeckError
+from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.records import Job, Merge, Task, Worktree
 from quarterdeck.git import worktrees as checkouts
 from quarterdeck.git.spawn import GitError
@@ -278,7 +279,7 @@ def _removed(path: Path, data_dir: Path) -> None:
 def _moved_away(path: Path, data_dir: Path) -> None:
     kept = data_dir / "kept"
     kept.mkdir(exist_ok=True)
-    path.rename(kept / f"{path.parent.name}-{path.name}-{int(time.time())}")
+    path.rename(kept / f"{path.parent.name}-{path.name}-{new_id()}")
     with contextlib.suppress(OSError):
         path.parent.rmdir()
 

@@ -5,13 +5,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from quarterdeck.config import Settings
-from quarterdeck.core import board, queue  # noqa: F401 what follows a task's state is the board's
+from quarterdeck.core import board, queue, registry  # noqa: F401 what follows a task's state is the board's
+from quarterdeck.core import settings as tuned
 from quarterdeck.core.content_runner import ContentRunner
 from quarterdeck.core.context import Core
 from quarterdeck.core.memory_index import MemoryIndex
 from quarterdeck.core.models import Providers
 from quarterdeck.core.settings import Tuning
 from quarterdeck.core.templates import Library
+from quarterdeck.core.webhooks import Webhooks
 from quarterdeck.domain.breaker import Breaker
 from quarterdeck.domain.callers import SYSTEM
 from quarterdeck.events import Bus
@@ -44,27 +46,24 @@ async def opened(
         url=url,
     )
     core.caches.append(core.memory.clear_cache)
-    runner = ContentRunner(core)
+    runner, webhooks = ContentRunner(core), Webhooks(core)
     try:
         await db.start()
         if serving:
-            await db.tx(queue.SYSTEM, queue.set_limits, _limits(core))
+            usual = await tuned.get(core, "general.max_concurrent_agents")
+            await db.tx(queue.SYSTEM, queue.set_limits, registry.limits(core, usual))
             core.memory.start()
             runner.start()
+            webhooks.start()
         yield core
     finally:
         bus.close()
         await core.memory.close()
         await runner.close()
+        await webhooks.close()
         await core.providers.close()
         await core.settle()
         await db.close()
-
-
-def _limits(core: Core) -> dict[str, int]:
-    """How many jobs each agent takes at once; one that says nothing takes as many as a worker."""
-    usual = core.settings.worker.concurrency or type(core.settings.worker)().concurrency
-    return {agent.id: agent.max_concurrent or usual for agent in core.agents.values()}
 
 
 def _url(settings: Settings, data_dir: Path) -> str:

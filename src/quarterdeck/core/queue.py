@@ -13,7 +13,7 @@ from quarterdeck.core import tokens
 from quarterdeck.core.context import Core
 from quarterdeck.domain import callers
 from quarterdeck.domain.callers import Caller
-from quarterdeck.domain.errors import Conflict, Invalid, NotFound, RateLimited
+from quarterdeck.domain.errors import Conflict, Invalid, NotFound, QuarterdeckError, RateLimited
 from quarterdeck.domain.jobs import KINDS, LIVE, WORKED, fingerprint, new_job_id
 from quarterdeck.domain.records import Job, JobArtifact, WorkerRow
 from quarterdeck.store import artifacts, jobs, workers
@@ -27,7 +27,7 @@ _SUMMARY = 2000
 _SHOWN = 500
 
 # By kind: called in the transaction of a claim, and in the one that ends a job, however it ends.
-# They must not raise: the job could then neither start nor end.
+# A start that is refused ends its job as failed; an end must not be refused, for the job could not end.
 STARTING: dict[str, Callable[[Tx, Job], None]] = {}
 ENDING: dict[str, Callable[[Tx, Job], None]] = {}
 
@@ -177,14 +177,15 @@ def progress(tx: Tx, job: Job, /, **data: Any) -> None:
     _emit(tx, "job.progress", held(tx, job), **{name: clean(value) for name, value in data.items()})
 
 
-def add_log(tx: Tx, job: Job, file: File) -> None:
-    """Keep the log of an attempt whose job was ended by somebody else, unless another attempt came."""
+def add_files(tx: Tx, job: Job, files: Sequence[File]) -> None:
+    """Keep what an attempt left whose job was ended by somebody else, unless another attempt came."""
     found = jobs.get(tx, job.id, lock=True)
     if found is None or found.state in LIVE or (found.worker, found.attempt) != (job.worker, job.attempt):
         return
-    if artifacts.get(tx, job.id, file.name) is None:
-        _put(tx, found, [file])
-        _emit(tx, "job.progress", jobs.change(tx, found, {}), artifact=file.name)
+    new = [file for file in files if artifacts.get(tx, job.id, file.name) is None]
+    if new:
+        _put(tx, found, new)
+        _emit(tx, "job.progress", jobs.change(tx, found, {}), artifact=new[-1].name)
 
 
 def claim(
@@ -196,7 +197,12 @@ def claim(
         return None
     tokens.revoke_of_job(tx, job)
     if (started := STARTING.get(job.kind)) is not None:
-        started(tx, job)
+        try:
+            started(tx, job)
+        except QuarterdeckError as error:
+            # It must not stand in the way of all that wait behind it.
+            _end(tx, job, Ending("FAILED", error.message, reason="INTERNAL_ERROR"))
+            return claim(tx, kinds, worker, lease_seconds, place)
     _emit(tx, "job.started", job, agent=job.agent)
     return Claimed(job, tokens.mint_for_job(tx, job))
 

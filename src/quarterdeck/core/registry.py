@@ -15,3 +15,9 @@ def get(core: Core, agent_id: str) -> Agent:
         known = ", ".join(core.agents)
         raise NotFound(f"there is no agent {agent_id!r}", field="agent_id", hint=f"one of {known}")
     return agent
+
+
+def limits(core: Core, usual: int) -> dict[str, int]:
+    """How many jobs each agent takes at once; one that says nothing takes as many as a worker."""
+    usual = usual or type(core.settings.worker)().concurrency
+    return {agent.id: agent.max_concurrent or usual for agent in core.agents.values()}

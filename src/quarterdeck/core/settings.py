@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from quarterdeck.config import GeneralSettings, Settings, UiSettings
+from quarterdeck.core import queue, registry
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Invalid
@@ -17,10 +18,11 @@ from quarterdeck.store import settings as rows
 from quarterdeck.store.db import Database
 from quarterdeck.store.tx import Tx
 
+CONCURRENCY: Final = "general.max_concurrent_agents"
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {"general": GeneralSettings, "ui": UiSettings}
 # Names of the board for what the configuration has under another key.
 _ELSEWHERE: Final[dict[str, tuple[str, str, Any]]] = {
-    "general.max_concurrent_agents": ("worker", "concurrency", Annotated[int, Field(ge=1, le=10)]),
+    CONCURRENCY: ("worker", "concurrency", Annotated[int, Field(ge=1, le=10)]),
     "general.default_worker_agent": (
         *("defaults", "worker_agent"),
         Annotated[str, Field(min_length=1, max_length=200)],
@@ -101,6 +103,8 @@ async def update(core: Core, caller: Caller, changes: Mapping[str, Any]) -> dict
     def body(tx: Tx) -> None:
         for key, value in checked.items():
             rows.put(tx, key, value)
+        if CONCURRENCY in checked:
+            queue.set_limits(tx, registry.limits(core, checked[CONCURRENCY]))
         tx.emit("settings.updated", None, changed=checked)
 
     await core.db.tx(caller, body)

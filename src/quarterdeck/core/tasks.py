@@ -6,7 +6,7 @@ from typing import Any
 
 from quarterdeck.core.context import Core
 from quarterdeck.domain import routing, states
-from quarterdeck.domain.callers import Caller
+from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Invalid, NotFound
 from quarterdeck.domain.ids import iso, new_id
 from quarterdeck.domain.records import Decision, Pattern, Task, Transition
@@ -183,6 +183,15 @@ async def listing(core: Core, caller: Caller, *, limit: int = 50, **filters: str
 
 async def get(core: Core, caller: Caller, task_id: str) -> History:
     return await core.db.read(caller, _history, task_id)
+
+
+async def may_hear(core: Core, caller: Caller, task_id: str) -> bool:
+    """Whether a caller may be told of a task: of its own, and of one that does not exist yet."""
+    if caller.task_id not in (None, task_id):
+        return False
+    if await core.db.read(caller, rows.get, task_id) is not None:
+        return True
+    return await core.db.read(SYSTEM, rows.get, task_id) is None
 
 
 def _history(tx: Tx, task_id: str) -> History:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from quarterdeck.core import settings, tasks
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
-from quarterdeck.domain.errors import Invalid, NotFound
+from quarterdeck.domain.errors import Denied, Invalid, NotFound
 from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Job, Task
 from quarterdeck.domain.states import column_of
@@ -125,6 +125,8 @@ async def wait(
 ) -> Outcome:
     """Wait until one of them, or all, are where they are wanted. `beat` is told the time now and then."""
     topics = [*(f"task:{each}" for each in wanted.task_ids), *(f"job:{each}" for each in wanted.job_ids)]
+    if caller.token_id is not None:
+        topics.append(f"token:{caller.token_id}")
     with core.bus.listen(*topics) as listener:
         watches = await core.db.read(caller, _begin, wanted)
         for watch in watches.values():
@@ -171,6 +173,8 @@ async def _until_reached(
                 await beat(clock() - began)
             continue
         for event in events:
+            if event.kind == "token.revoked" and event.entity_id == caller.token_id:
+                raise Denied("the token was revoked")
             _hear(watches, event, wanted)
         if listener.lagged:
             await _catch_up(core, caller, watches, wanted)

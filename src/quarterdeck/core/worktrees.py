@@ -18,7 +18,7 @@ from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.records import Project, Repo, Task, Worktree
 from quarterdeck.git import diffs, worktrees
 from quarterdeck.git.diffs import Diff
-from quarterdeck.git.spawn import GitError
+from quarterdeck.git.spawn import GitError, readable
 from quarterdeck.git.worktrees import Refused, Strategy, to_the_end
 from quarterdeck.store import tasks as task_rows
 from quarterdeck.store import worktrees as rows
@@ -313,7 +313,7 @@ async def overlaps(core: Core, caller: Caller, task_id: str) -> list[Overlap]:
     def named(tx: Tx) -> list[Overlap]:
         found = ((task_rows.get(tx, other), files) for other, files in shared.items())
         return [
-            Overlap(task, tuple(sorted(files)[:_SHOWN_FILES]), len(files))
+            Overlap(task, tuple(map(readable, sorted(files)[:_SHOWN_FILES])), len(files))
             for task, files in found
             if task is not None
         ]

@@ -251,7 +251,11 @@ class JobSpec(_Part):
     task: TaskText
     scope: Scope
     context: Context | None = None
-    output_contract: Annotated[tuple[str, ...], Field(max_length=10), AfterValidator(_fixed_contract)]
+    output_contract: Annotated[
+        tuple[str, ...],
+        Field(max_length=10, json_schema_extra={"items": {"type": "string", "enum": [*OUTPUT_CONTRACT]}}),
+        AfterValidator(_fixed_contract),
+    ]
     execution: Execution
     idempotency_key: Annotated[str, Field(min_length=1, max_length=500)]
     notify: Notify | None = None

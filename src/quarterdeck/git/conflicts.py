@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quarterdeck.git.spawn import GitError, users_git
+from quarterdeck.git.spawn import GitError, readable, users_git
 
 MAX_FILES: Final = 50
 _HUNKS: Final = 5
@@ -43,7 +43,7 @@ async def described(repo: Path, tree: str, files: dict[str, str]) -> tuple[Confl
         except GitError:  # gone on one side, or too large to show
             blob = b""
         hunks = [] if b"\0" in blob else list(_hunks(blob.decode("utf-8", "replace")))
-        found.append(ConflictFile(path, why, tuple(hunks[:_HUNKS]), len(hunks) > _HUNKS))
+        found.append(ConflictFile(readable(path), readable(why), tuple(hunks[:_HUNKS]), len(hunks) > _HUNKS))
     return tuple(found)
 
 

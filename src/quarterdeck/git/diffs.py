@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quarterdeck.git.spawn import GitError, users_git
+from quarterdeck.git.spawn import GitError, readable, users_git
 
 MAX_PATCH: Final = 400_000
 MAX_FILES: Final = 2_000
@@ -99,8 +99,9 @@ async def stats(repo: Path, base: str, head: str) -> list[FileStat]:
             path = os.fsdecode(next(rest))
         status, old = statuses.get(path, ("M", None))
         binary = plus == b"-"
+        counts = (0, 0) if binary else (int(plus), int(minus))
         found.append(
-            FileStat(path, status, 0 if binary else int(plus), 0 if binary else int(minus), binary, old)
+            FileStat(readable(path), status, *counts, binary, None if old is None else readable(old))
         )
     return found
 

@@ -8,6 +8,7 @@ git as the user would.
 """
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from quarterdeck.domain.jobspec import without_secrets
 
@@ -95,6 +97,25 @@ def environment(*, user_config: bool = False, protocols: Sequence[str] = ()) -> 
     return {**kept, **own, "GIT_ALLOW_PROTOCOL": ":".join(protocols)}
 
 
+def credentials_apart(url: str) -> tuple[str, dict[str, str]]:
+    """A web URL without its user and password, and the environment in which git sends them all the same.
+
+    A command line is for every user of the host to see, an environment is not.
+    """
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at or parts.scheme not in ("http", "https"):
+        return url, {}
+    name, _, password = user.partition(":")
+    word = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    config = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"http.{parts.scheme}://{host}/.extraHeader",
+        "GIT_CONFIG_VALUE_0": f"Authorization: Basic {word}",
+    }
+    return urlunsplit(parts._replace(netloc=host)), config
+
+
 async def git(
     args: Sequence[str],
     cwd: Path,
@@ -166,6 +187,11 @@ async def identity(repo: Path) -> dict[str, str]:
     return {
         f"GIT_{role}_{key.upper()}": value for role in ("AUTHOR", "COMMITTER") for key, value in found.items()
     }
+
+
+def readable(name: str) -> str:
+    """A file's name for people and for JSON: bytes that are no text are replaced."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 async def _read(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, ParamSpec, TypeVar
 
-from quarterdeck.git.spawn import GitError, identity, users_git
+from quarterdeck.git.spawn import GitError, identity, readable, users_git
 
 Strategy = Literal["remote", "local_if_ahead", "local"]
 PREFIX: Final = "quarterdeck/"
@@ -65,9 +65,9 @@ class Refused(Exception):
     """What was asked for cannot be done as things are; nothing was changed. `files` are in the way."""
 
     def __init__(self, message: str, files: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.files = files
+        self.message = readable(message)
+        self.files = tuple(map(readable, files))
+        super().__init__(self.message)
 
 
 async def to_the_end(work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -424,7 +424,7 @@ async def _without_repositories(path: Path, own: dict[str, str]) -> str | None:
     if not nested:
         return None
     await users_git(["rm", "--cached", "--force", "--quiet", "--", *nested], path, env=own)
-    return f"left out, as they are repositories of their own: {', '.join(nested[:10])}"
+    return f"left out, as they are repositories of their own: {readable(', '.join(nested[:10]))}"
 
 
 async def snapshot(repo: Path, path: Path, branch: str) -> str:

@@ -1,11 +1,10 @@
 """One attempt of a job as its runner sees it: the job, a scratch folder, and the agent to run."""
 
 import asyncio
-import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,9 +19,9 @@ from quarterdeck.domain.records import Job
 from quarterdeck.run.adapters import programs
 from quarterdeck.run.adapters.base import Adapter, Assignment, Launch, Outcome, Reader, Step
 from quarterdeck.run.adapters.registry import adapter_of
-from quarterdeck.run.attempts import Attempt, Chunk, Exit, Spec, read, transcript
+from quarterdeck.run.attempts import Attempt, Exit, Spec, read, transcript
+from quarterdeck.run.pipes import Mouth, Splitter, given, lines
 
-_LINE_BYTES = 10 * 1024 * 1024
 _STDERR_BYTES = 64 * 1024
 _PROGRESS_SECONDS = 0.25
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
@@ -60,11 +59,12 @@ class Seen:
     tool_calls: dict[str, int] = field(default_factory=dict)
     session_id: str | None = None
     last_message: str = ""
+    last_tool: str | None = None
 
     def add(self, step: Step) -> None:
         if step.kind == "tool":
             self.tool_call_count += 1
-            name = step.tool or "unknown"
+            name = self.last_tool = step.tool or "unknown"
             self.tool_calls[name] = self.tool_calls.get(name, 0) + 1
         elif step.kind == "text":
             self.message_count += 1
@@ -94,6 +94,9 @@ class JobRun:
         self._attempt: Attempt | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._secrets = {claimed.token}
+        self._on_step: Callable[[Step], None] | None = None
+        # Files to keep beside the log when the job is ended from outside.
+        self.left: Sequence[File] = ()
         self._progress = Progress(self._tell)
 
     @property
@@ -128,6 +131,7 @@ class JobRun:
         *,
         wrap: Callable[[Launch], Launch] | None = None,
         timeout_s: float | None = None,
+        on_step: Callable[[Step], None] | None = None,
     ) -> Outcome:
         """Run the job's agent once, below a supervisor; how it ended by its own account.
 
@@ -136,6 +140,7 @@ class JobRun:
         """
         agent = self.agent()
         reader = self._adapter(agent).reader(assignment)
+        self._on_step = on_step
         folder = self.folder / (f"agent-{len(self._runs) + 1}" if self._runs else "agent")
         ended = self._recorded.get(folder.name)
         if ended is None:
@@ -193,7 +198,7 @@ class JobRun:
     async def close(self) -> None:
         """Nothing more is told, and the scratch folder goes."""
         self._progress.close()
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
+        await asyncio.to_thread(remove, self.folder)
 
     # The agent.
 
@@ -218,19 +223,24 @@ class JobRun:
     async def _supervise(
         self, folder: Path, launch: Launch, cwd: Path, reader: Reader, timeout_s: float | None
     ) -> Exit:
-        stdin = await asyncio.to_thread(_given, folder.with_suffix(".in"), launch)
+        stdin = await asyncio.to_thread(given, folder.with_suffix(".in"), launch)
         spec = self._spec(launch, cwd, stdin, timeout_s)
         mouth = Mouth(stdin, launch.stdin) if launch.interactive and stdin else None
+        stop: asyncio.TimerHandle | None = None
         try:
             self._attempt = attempt = await self._start(folder, spec)
-            async for line in _lines(attempt):
+            async for line in lines(attempt):
                 self._feed(reader, line)
-                if mouth is not None:
+                if mouth is not None and not mouth.shutting:
                     mouth.say(reader.outgoing())
                     if reader.finished:
                         mouth.shut()
+                        # Not every agent ends when nobody speaks to it any more.
+                        stop = asyncio.get_running_loop().call_later(spec.grace_seconds, attempt.cancel)
             return await attempt.wait()
         finally:
+            if stop is not None:
+                stop.cancel()
             if mouth is not None:
                 mouth.close()
             # However we leave, nothing of the agent stays.
@@ -284,6 +294,8 @@ class JobRun:
     def _feed(self, reader: Reader, line: bytes, *, tell: bool = True) -> None:
         for step in reader.feed(line):
             self.seen.add(step)
+            if self._on_step is not None:
+                self._on_step(step)
             if tell:
                 self._progress.add(step)
 
@@ -292,9 +304,9 @@ class JobRun:
             raise Failed("EXECUTOR_ERROR", f"The agent could not be started: {ended.error}")
         if ended.reason == "deadline":
             raise Failed("TIMEOUT", f"The agent did not end within {self._limit()}.")
-        if ended.reason != "exited":
+        if ended.reason != "exited" and not (ended.reason == "cancelled" and reader.finished):
             raise Lost(ended.reason)
-        code = ended.code if ended.signal is None else 128 + ended.signal
+        code = ended.code if ended.signal is None or ended.reason == "cancelled" else 128 + ended.signal
         stderr = transcript(folder, "stderr")[-_STDERR_BYTES:].decode(errors="replace")
         outcome = reader.finish(code, stderr)
         self.outcomes.append(outcome)
@@ -318,6 +330,8 @@ class JobRun:
                 tool_calls=self.seen.tool_call_count,
                 messages=self.seen.message_count,
                 agent_session=self.seen.session_id,
+                last_tool=self.seen.last_tool,
+                last_message=self.seen.last_message,
             )
 
 
@@ -354,96 +368,16 @@ class Progress:
             self._task = None
 
 
-class Splitter:
-    """Lines out of chunks. One that is too long, or lost its middle, is dropped up to its end."""
+def remove(folder: Path) -> None:
+    """Remove a folder and all in it, also what an agent made read-only."""
 
-    def __init__(self) -> None:
-        self._part = bytearray()
-        self._broken = False
+    def force(action: Any, path: str, error: Any) -> None:
+        with suppress(OSError):
+            Path(path).parent.chmod(0o700)
+            if Path(path).is_dir() and not Path(path).is_symlink():
+                Path(path).chmod(0o700)
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                Path(path).unlink()
 
-    def add(self, chunk: Chunk) -> Iterator[bytes]:
-        if chunk.skipped:
-            self._part.clear()
-            self._broken = True
-        # Not by splitlines: a carriage return ends no line.
-        for piece in filter(None, re.split(rb"(?<=\n)", chunk.data)):
-            if not self._broken:
-                self._part += piece
-            if piece.endswith(b"\n"):
-                line, broken = bytes(self._part), self._broken
-                self._part.clear()
-                self._broken = False
-                if not broken:
-                    yield line
-            elif len(self._part) > _LINE_BYTES:
-                self._part.clear()
-                self._broken = True
-
-    def rest(self) -> Iterator[bytes]:
-        if self._part:
-            yield bytes(self._part)
-            self._part.clear()
-
-
-async def _lines(attempt: Attempt) -> AsyncIterator[bytes]:
-    splitter = Splitter()
-    async for chunk in attempt.follow(stream="stdout"):
-        for line in splitter.add(chunk):
-            yield line
-    for line in splitter.rest():
-        yield line
-
-
-def _given(path: Path, launch: Launch) -> Path | None:
-    """What the agent reads: a file with all of it, or a pipe that stays open."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    if launch.interactive:
-        os.mkfifo(path, 0o600)
-    elif launch.stdin:
-        path.touch(mode=0o600)
-        path.write_bytes(launch.stdin)
-    else:
-        return None
-    return path
-
-
-class Mouth:
-    """The pipe to an interactive agent's stdin. It never waits: what does not fit is written later."""
-
-    def __init__(self, path: Path, first: bytes) -> None:
-        self._loop = asyncio.get_running_loop()
-        # For reading too: so it opens at once, and stays open until the agent has it.
-        self._file: int | None = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._waiting = bytearray(first)
-        self._shutting = False
-        self._write()
-
-    def say(self, words: bytes) -> None:
-        if words and not self._shutting:
-            self._waiting += words
-            self._write()
-
-    def shut(self) -> None:
-        """End of input, once everything is said."""
-        self._shutting = True
-        self._write()
-
-    def close(self) -> None:
-        """Nobody listens any more."""
-        self._waiting.clear()
-        self.shut()
-
-    def _write(self) -> None:
-        if self._file is None:
-            return
-        with suppress(BlockingIOError):
-            while self._waiting:
-                del self._waiting[: os.write(self._file, self._waiting)]
-        if self._waiting:
-            self._loop.add_writer(self._file, self._write)
-            return
-        self._loop.remove_writer(self._file)
-        if self._shutting:
-            os.close(self._file)
-            self._file = None
+    shutil.rmtree(folder, onerror=force)

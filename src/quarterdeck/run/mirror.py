@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from quarterdeck.domain.jobspec import FailReason, Repo, without_secrets
-from quarterdeck.git.spawn import GitError, GitTimeout, git
+from quarterdeck.git.spawn import GitError, GitTimeout, credentials_apart, git
 
 FETCH_SECONDS: Final = 600.0
 _LOCK_POLL_SECONDS: Final = 0.05
@@ -141,13 +141,16 @@ async def _kind(cache: Path, name: str) -> str | None:
 
 
 async def _fetch(source: Source, commit: str, branch: str, cache: Path, deadline: float) -> None:
+    address, secret = credentials_apart(source.address)
+
     async def fetch(refspec: str, *options: str) -> None:
         await git(
             [
                 *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"),
-                *(*options, "--", source.address, refspec),
+                *(*options, "--", address, refspec),
             ],
             cache,
+            env=secret,
             user_config=source.user_config,
             protocols=("file",) if source.local else _REMOTE_PROTOCOLS,
             timeout=max(1.0, deadline - time.monotonic()),

@@ -183,7 +183,10 @@ class Tmux:
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **env, "TERM": "screen-256color"}
         if (program := shutil.which("tmux", path=env["PATH"])) is None:
             raise Unavailable("tmux is not installed", hint="install tmux, or set terminal_backend to vscode")
-        await asyncio.to_thread(_own_folder, self.socket.parent)
+        if words[0] == "start-server":
+            await asyncio.to_thread(_own_folder, self.socket.parent)
+        elif not await asyncio.to_thread(self.socket.exists):
+            return 1, "no server is running"
         # A file and no pipe: the daemon that the first command starts keeps it open.
         with tempfile.TemporaryFile() as said:
             process = await asyncio.create_subprocess_exec(

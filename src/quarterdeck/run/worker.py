@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from quarterdeck.core import queue
+from quarterdeck.core import queue, settings
 from quarterdeck.core.context import Core
 from quarterdeck.core.models import keep
 from quarterdeck.core.queue import LOG, SYSTEM, Claimed, Ending, File
@@ -22,7 +21,7 @@ from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
-from quarterdeck.run.agent_run import Failed, JobRun, Lost
+from quarterdeck.run.agent_run import Failed, JobRun, Lost, remove
 from quarterdeck.run.attempts import Recovered, recover
 
 __all__ = ["Failed", "JobRun", "Runner", "Worker"]
@@ -47,6 +46,8 @@ class Worker:
         self._core = core
         self._runners = runners
         self._settings = core.settings.worker
+        self._heartbeat = min(self._settings.heartbeat_seconds, self._settings.lease_seconds / 3)
+        self._given = concurrency
         self._concurrency = self._settings.concurrency if concurrency is None else concurrency
         self.id = f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self.root = core.data_dir / "attempts"
@@ -62,6 +63,7 @@ class Worker:
         self._loops: list[asyncio.Task[None]] = []
         for kind in ("job.queued", "job.stale", "job.finished"):
             core.bus.on(kind, self._heard)
+        core.bus.on("settings.updated", lambda event: self._wake.set())
 
     def start(self) -> None:
         _here[self.id] = self
@@ -140,6 +142,8 @@ class Worker:
 
     async def _fill(self) -> None:
         """Claim jobs while there is room."""
+        if self._given is None and self._settings.concurrency:  # one that was told to rest does
+            self._concurrency = int(await settings.get(self._core, settings.CONCURRENCY))
         while not self._stopping and (kinds := self._open_kinds()):
             claimed = await self._claim(kinds)
             if claimed is None:
@@ -236,26 +240,31 @@ class Worker:
     async def _finish(self, run: JobRun, ending: Ending) -> None:
         if all(file.name != LOG for file in ending.files) and (log := await run.log()):
             ending = replace(ending, files=[*ending.files, File(LOG, "text/plain", log)])
-        await self._write(run, queue.finish, _with_usage(run, ending))
+        if not await self._write(run, queue.finish, _with_usage(run, ending)):
+            await self._keep_log(run)
 
     async def _keep_log(self, run: JobRun) -> None:
-        if log := await run.log():
-            await self._write(run, queue.add_log, File(LOG, "text/plain", log))
+        log = await run.log()
+        files = [*run.left, *([File(LOG, "text/plain", log)] if log else [])]
+        if files:
+            await self._write(run, queue.add_files, files)
 
-    async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> None:
+    async def _write(self, run: JobRun, body: Callable[..., Any], *args: Any) -> bool:
         """Write down how it ended, while the job is ours and the database comes back in time."""
         try:
             await keep(self._core, SYSTEM, lambda tx: body(tx, run.job, *args))
+            return True
         except Conflict:
             logger.warning("job.fenced", job=run.job.id, attempt=run.job.attempt)
         except QuarterdeckError as error:
             logger.error("job.unwritten", job=run.job.id, error=error.message)
+        return False
 
     # Staying alive.
 
     async def _beat(self) -> None:
         """Renew what runs; end what is not ours any more."""
-        pause = self._settings.heartbeat_seconds
+        pause = self._heartbeat
         while True:
             await asyncio.sleep(pause)
             runs = list(self._runs.values())
@@ -263,9 +272,9 @@ class Worker:
                 own = await self._core.db.tx(SYSTEM, queue.beat, self.id, self._settings.lease_seconds)
             except QuarterdeckError as error:
                 logger.warning("job.leases_not_renewed", error=error.message)
-                pause = min(self._settings.heartbeat_seconds, 1.0)
+                pause = min(self._heartbeat, 1.0)
                 continue
-            pause = self._settings.heartbeat_seconds
+            pause = self._heartbeat
             for run in runs:
                 if (run.job.id, run.job.attempt) in own:
                     run.renew()
@@ -311,7 +320,7 @@ class Worker:
             if any(each.outcome == "running" for each in found):
                 continue
             if job is None or not await self._take_over(job, folder, found):
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                await asyncio.to_thread(remove, folder)
                 if job is not None:
                     await self._lose(job)
         for job in jobs.values():
@@ -321,7 +330,10 @@ class Worker:
     async def _take_over(self, job: Job, folder: Path, found: list[Recovered]) -> bool:
         """Go on with an attempt whose agents had ended by themselves; whether we do."""
         recorded = {each.folder.name: each.exit for each in found if each.exit is not None}
-        if job.kind not in self._runners or not found or any(each.outcome != "exited" for each in found):
+        if job.kind not in self._runners or not found:
+            return False
+        # A prompt is not asked twice: its runner tells what the agent had said before it was stopped.
+        if job.kind != PROMPT and any(each.outcome != "exited" for each in found):
             return False
         try:
             lease = self._settings.lease_seconds
@@ -363,4 +375,4 @@ def _keep_only(folder: Path, names: set[str]) -> None:
     """Clear the scratch folder of an attempt that goes on, but for what its agents left."""
     for each in folder.iterdir():
         if each.name not in names:
-            shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink(missing_ok=True)
+            remove(each) if each.is_dir() and not each.is_symlink() else each.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from quarterdeck.config import Settings
 from quarterdeck.core import life, pair, sessions, tokens
 from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
+from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.events import ALL
 from quarterdeck.paths import read_token, token_file, write_private
@@ -24,18 +27,28 @@ from quarterdeck.run.worker import Worker
 from quarterdeck.server import audit, doctor, openapi
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
+from quarterdeck.server.chat import PATHS as CHAT
+from quarterdeck.server.chat import ChatRoutes
 from quarterdeck.server.doctor import PATH as DOCTOR
-from quarterdeck.server.http import HostCheck, answer, header, is_loopback
+from quarterdeck.server.http import HostCheck, answer, header, is_loopback, names_loopback
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.server.rest import PATH as TOKENS
 from quarterdeck.server.rest import TokenRoutes
 from quarterdeck.server.sessions import Sessions
+from quarterdeck.server.streams import PATH as EVENTS
+from quarterdeck.server.streams import EventStreams
+from quarterdeck.server.subscriptions import Subscriptions
 from quarterdeck.server.web.site import Site
+from quarterdeck.server.work import DIFFS, WorkRoutes
+from quarterdeck.server.work import PATH as JOBS
 from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Desk
 
 _SWEEP_SECONDS = 600.0
+SIGNIN = "/api/signin"
+
+Route = Callable[[Caller, Scope, Receive, Send], Awaitable[None]]
 
 logger = structlog.get_logger()
 
@@ -48,6 +61,8 @@ class Application:
         self._data_dir = data_dir
         self._url = url
         self._hosts = HostCheck(host, settings.server.allowed_hosts, settings.server.allowed_origins)
+        # Who has a name to be served under stands behind a proxy.
+        self._loopback = names_loopback(host) and not settings.server.allowed_hosts
         self._metrics = Metrics()
         self.ready = asyncio.Event()
         self.entry = ""  # the code of the link that signs the local user in once
@@ -58,6 +73,7 @@ class Application:
         async with opened as core, AsyncExitStack() as lifetime:
             core.terminal, core.find_program = Tmux(core), lambda agent: find(agent, self._settings)
             pair.watch(core)
+            core.loopback = self._loopback
             await self._open(core, lifetime)
             self.ready.set()
             worker = Worker(core, RUNNERS)
@@ -79,11 +95,23 @@ class Application:
         core.caches.append(gatekeeper.clear)
         core.bus.on(ALL, lambda event: self._metrics.event(event.kind))
         self._core, self._gate = core, Gate(gatekeeper)
-        self._tokens = TokenRoutes(core, gatekeeper, body)
-        self._sessions = Sessions(core, body, self._metrics.adopted)
+        self._hub = hub = Subscriptions(core, UNION.resources)
+        self._sessions = Sessions(core, body, self._metrics.adopted, hub)
+        chat, work = ChatRoutes(core, body), WorkRoutes(core)
+        self._routes: dict[str, Route] = {
+            TOKENS: TokenRoutes(core, gatekeeper, body).serve,
+            EVENTS: EventStreams(core, hub).serve,
+            AUDIT: partial(audit.serve, core),
+            DOCTOR: partial(doctor.serve, core),
+            JOBS: work.serve,
+            DIFFS: work.serve,
+            SIGNIN: self._link,
+            **dict.fromkeys(CHAT, chat.serve),
+        }
         self._endpoints: dict[str, Endpoint] = {}
         for name, surface in {"": UNION, **SURFACES}.items():
-            self._endpoints[name] = Endpoint(Desk(core, surface, limit, self._metrics.observe), body)
+            desk = Desk(core, surface, limit, self._metrics.observe)
+            self._endpoints[name] = Endpoint(desk, body, hub)
             await self._endpoints[name].run(lifetime)
         self._site = Site(core, gatekeeper, body)
         self.entry = self._site.doorman.new_link(await self._local_token(core, gatekeeper))
@@ -124,24 +152,30 @@ class Application:
             await self._numbers(scope, send)
         elif path == "/mcp" or path.startswith("/mcp/"):
             await self._mcp(path.removeprefix("/mcp").strip("/"), scope, receive, send)
-        elif path == TOKENS or path.startswith(TOKENS + "/"):
+        elif (route := self._route(path)) is not None:
             caller = await self._gate.admit(scope, send)
             if caller is not None:
-                await self._tokens.serve(caller, scope, receive, send)
-        elif path == "/profile/link":
-            caller = await self._gate.admit(scope, send)
-            if caller is not None:
-                await self._site.link(caller, scope, send)
-        elif path.startswith(AUDIT + "/") or (path == AUDIT and header(scope, b"authorization")):
-            caller = await self._gate.admit(scope, send)
-            if caller is not None:
-                await audit.serve(self._core, caller, scope, send)
-        elif path == DOCTOR:
-            caller = await self._gate.admit(scope, send)
-            if caller is not None:
-                await doctor.serve(self._core, caller, scope, send)
+                await route(caller, scope, receive, send)
         else:
             await self._site.serve(scope, receive, send)
+
+    async def _link(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        """An address that signs the holder of a token in to the board, once."""
+        if scope["method"] != "POST":
+            await answer(send, 405, {"detail": "POST makes a link"}, [(b"allow", b"POST")])
+        elif caller.bound or caller.token_id is None:
+            await answer(send, 403, {"detail": "only the token of a person signs in"})
+        else:
+            base = f"{scope['scheme']}://{header(scope, b'host')}"
+            code = self._site.doorman.new_link(caller.token_id)
+            await answer(send, 200, {"url": f"{base}/signin?code={code}"})
+
+    def _route(self, path: str) -> Route | None:
+        """What serves a path to whoever has a token."""
+        for prefix, route in self._routes.items():
+            if path == prefix or path.startswith(prefix + "/"):
+                return route
+        return None
 
     async def _mcp(self, surface: str, scope: Scope, receive: Receive, send: Send) -> None:
         caller = await self._gate.admit(scope, send)
@@ -176,8 +210,11 @@ class Application:
     async def _numbers(self, scope: Scope, send: Send) -> None:
         if not is_loopback(scope) and await self._gate.admit(scope, send) is None:
             return
-        core = self._core
-        body = self._metrics.render(semantic=core.memory.state == "semantic", waiting=core.waiting)
+        body = self._metrics.render(
+            semantic=self._core.memory.state == "semantic",
+            waiting=self._core.waiting,
+            streams=self._hub.streams + self._sessions.streams,
+        )
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", CONTENT_TYPE)]}
         )

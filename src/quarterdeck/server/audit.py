@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.types import Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from quarterdeck.core import audit
 from quarterdeck.core.context import Core
@@ -13,24 +13,24 @@ from quarterdeck.server.http import answer
 from quarterdeck.surfaces.board_audit import AuditTail, event_row
 from quarterdeck.surfaces.schema import parse
 
-PATH = "/audit"
+PATH = "/api/audit"
 _STATUS: dict[type[QuarterdeckError], int] = {Invalid: 422, Denied: 403, Unavailable: 503}
 
 
-async def serve(core: Core, caller: Caller, scope: Scope, send: Send) -> None:
-    """`GET /audit` with the arguments of `audit_tail`, and `GET /audit/verify`."""
+async def serve(core: Core, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+    """`GET /api/audit` with the arguments of `audit_tail`, and `GET /api/audit/verify`."""
     if scope["method"] != "GET":
         await answer(send, 405, {"detail": f"{scope['method']} is not served here"}, [(b"allow", b"GET")])
         return
     path = scope["path"].rstrip("/")
     try:
         _check(caller)
-        if path == "/audit/verify":
+        if path == f"{PATH}/verify":
             await answer(send, 200, await _verify(core))
         elif path == PATH:
             await answer(send, 200, await _tail(core, caller, scope))
         else:
-            await answer(send, 404, {"detail": "there are /audit and /audit/verify"})
+            await answer(send, 404, {"detail": f"there are {PATH} and {PATH}/verify"})
     except QuarterdeckError as error:
         worded = {"detail": error.message, "code": error.code, "field": error.field, "hint": error.hint}
         shown = {key: value for key, value in worded.items() if value is not None}

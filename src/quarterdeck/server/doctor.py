@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from starlette.types import Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from quarterdeck.core import ledger
 from quarterdeck.core.context import Core
@@ -13,13 +13,13 @@ from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Denied, QuarterdeckError, Unavailable
 from quarterdeck.server.http import answer
 
-PATH = "/doctor"
+PATH = "/api/doctor"
 _TEND_SECONDS = 300.0
 _STATUS: dict[type[QuarterdeckError], int] = {Denied: 403, Unavailable: 503}
 
 
-async def serve(core: Core, caller: Caller, scope: Scope, send: Send) -> None:
-    """`GET /doctor` shows what drifted, `POST /doctor` mends it and shows what is left."""
+async def serve(core: Core, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+    """`GET /api/doctor` shows what drifted, `POST /api/doctor` mends it and shows what is left."""
     method = scope["method"]
     if method not in ("GET", "POST"):
         await answer(send, 405, {"detail": f"{method} is not served here"}, [(b"allow", b"GET, POST")])

@@ -73,6 +73,11 @@ def is_loopback(scope: Scope) -> bool:
     return client is not None and _is_loopback(client[0])
 
 
+def names_loopback(host: str) -> bool:
+    """Whether who listens on this host is reached from this machine alone."""
+    return host == "localhost" or _is_loopback(host)
+
+
 @lru_cache(maxsize=1024)
 def _is_loopback(host: str) -> bool:
     try:

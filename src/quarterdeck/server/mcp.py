@@ -1,4 +1,4 @@
-"""One surface over Streamable HTTP, both protocol eras. The only module that touches the SDK's insides."""
+"""One surface over Streamable HTTP, both protocol eras. Only this and `resources` know the SDK."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.session import ServerSession
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -24,11 +24,10 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from quarterdeck import __version__
-from quarterdeck.domain.callers import Caller
 from quarterdeck.server.http import answer, answer_text, body_of, header, replayed
+from quarterdeck.server.resources import Context, ResourceMethods, caller_of
+from quarterdeck.server.subscriptions import Subscriptions
 from quarterdeck.surfaces.table import Desk, encode, encoded
-
-Context = ServerRequestContext[Any, Any]
 
 _ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 
@@ -36,7 +35,7 @@ _ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 class Endpoint:
     """Serves one surface: JSON to 2026 clients, event streams to older ones and for tools that stream."""
 
-    def __init__(self, desk: Desk, max_body: int) -> None:
+    def __init__(self, desk: Desk, max_body: int, hub: Subscriptions) -> None:
         self._desk = desk
         surface = desk.surface
         self._server: Server[Any] = Server(
@@ -47,6 +46,8 @@ class Endpoint:
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
         )
+        if surface.resources:
+            ResourceMethods(desk, hub, self._server).register()
         self._telemetry = self._server.middleware[0]
         self._server.middleware.append(self._shortcut)
         self._stamp = {SERVER_INFO_META_KEY: self._server.server_info_stamp}
@@ -106,10 +107,10 @@ class Endpoint:
         name, arguments = params["name"], params.get("arguments") or {}
         tool = self._desk.surface.tools.get(name)
         if tool is None or not tool.streams:
-            return await self._desk.call(_caller(ctx), name, arguments)
+            return await self._desk.call(caller_of(ctx), name, arguments)
         listens = "progress_token" in (ctx.meta or {})
         call = self._desk.call(
-            _caller(ctx), name, arguments, ctx.session.report_progress if listens else None
+            caller_of(ctx), name, arguments, ctx.session.report_progress if listens else None
         )
         return await (_while_there(ctx, call) if tool.kind == "read" else call)
 
@@ -129,11 +130,11 @@ class Endpoint:
         return None if tool is None else tool.input_schema
 
     async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        visible = self._desk.surface.visible(_caller(ctx))
+        visible = self._desk.surface.visible(caller_of(ctx))
         return ListToolsResult(tools=[Tool.model_validate(tool.listing) for tool in visible])
 
     async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> Any:
-        return await self._desk.call(_caller(ctx), params.name, params.arguments or {})
+        return await self._desk.call(caller_of(ctx), params.name, params.arguments or {})
 
     async def _shortcut(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Serve a well-formed `tools/call` without the SDK's second and third validation of it."""
@@ -189,11 +190,3 @@ def _read_call(scope: Scope, body: bytes) -> dict[str, Any] | None:
     routing = {name.decode(): headers[name].decode("latin-1") for name in _ROUTING if name in headers}
     route = classify_inbound_request(request, headers=routing)
     return request if isinstance(route, InboundModernRoute) and _well_formed(request["params"]) else None
-
-
-def _caller(ctx: Context) -> Caller:
-    """Who sent this message: the gate left it on the HTTP request."""
-    caller = ctx.request.scope["caller"] if ctx.request is not None else None
-    if not isinstance(caller, Caller):
-        raise TypeError("a message came around the gate")
-    return caller

@@ -41,6 +41,11 @@ class Metrics:
         self._waiting = Gauge(
             "quarterdeck_waiting", "Long polls that wait for an event.", registry=self._registry
         )
+        self._streams = Gauge(
+            "quarterdeck_streams",
+            "Open streams: of events, of subscriptions, and of older clients' sessions.",
+            registry=self._registry,
+        )
 
     def observe(self, surface: str, tool: str, result: str, seconds: float) -> None:
         # Finding a counter by its labels costs more than counting.
@@ -56,7 +61,8 @@ class Metrics:
     def adopted(self) -> None:
         self._adopted.inc()
 
-    def render(self, *, semantic: bool, waiting: int) -> bytes:
+    def render(self, *, semantic: bool, waiting: int, streams: int) -> bytes:
         self._semantic.set(1 if semantic else 0)
         self._waiting.set(waiting)
+        self._streams.set(streams)
         return generate_latest(self._registry)

@@ -1,13 +1,14 @@
 """The REST routes as OpenAPI 3.1, written from the models that check them."""
 
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
 from quarterdeck import __version__
 from quarterdeck.domain.callers import PROFILES
-from quarterdeck.server import audit, doctor, rest
+from quarterdeck.domain.jobs import KINDS, State
+from quarterdeck.server import audit, doctor, rest, work
 from quarterdeck.surfaces.board_audit import AuditTail
 
 PATH = "/openapi.json"
@@ -21,7 +22,7 @@ SCHEMAS: Final[dict[str, Any]] = {
     "Refusal": {
         "type": "object",
         "required": ["detail"],
-        "properties": {"detail": _TEXT, "code": _TEXT, "field": _TEXT, "hint": _TEXT},
+        "properties": {"detail": _TEXT, "code": _TEXT, "field": _MAYBE, "hint": _MAYBE},
     },
     "Token": {
         "type": "object",
@@ -45,6 +46,29 @@ SCHEMAS: Final[dict[str, Any]] = {
             {"type": "object", "required": ["token"], "properties": {"token": _TEXT}},
         ]
     },
+    "Job": {
+        "type": "object",
+        "required": ["id", "kind", "state", "state_version", "priority", "attempt", "created_at"],
+        "properties": {
+            "id": _TEXT,
+            "kind": {"enum": list(KINDS)},
+            "state": {"enum": list(get_args(State))},
+            "state_version": {"type": "integer"},
+            "priority": {"enum": ["P0", "P1", "P2"]},
+            "attempt": {"type": "integer"},
+            "agent": _MAYBE,
+            "task_id": _MAYBE,
+            "project_id": _MAYBE,
+            "summary": _MAYBE,
+            "reason": _MAYBE,
+            "cost_usd": {"type": ["number", "null"]},
+            "input_tokens": {"type": ["integer", "null"]},
+            "output_tokens": {"type": ["integer", "null"]},
+            "created_at": {"type": "string", "format": "date-time"},
+            "started_at": _TIME,
+            "finished_at": _TIME,
+        },
+    },
     "Drift": {
         "type": "object",
         "required": ["kind", "what", "fix", "automatic"],
@@ -59,6 +83,11 @@ def _ref(name: str) -> dict[str, str]:
 
 def _list(name: str, inner: Any) -> dict[str, Any]:
     return {"type": "object", "required": [name], "properties": {name: {"type": "array", "items": inner}}}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """An object that has all of these."""
+    return {"type": "object", "required": list(properties), "properties": properties}
 
 
 def _answers(*refusals: int, **good: Any) -> dict[str, Any]:
@@ -96,6 +125,62 @@ def _query(model: type[BaseModel]) -> list[dict[str, Any]]:
     ]
 
 
+def _parameter(where: str, name: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "in": where, "required": where == "path", "schema": schema or _TEXT}
+
+
+def _jobs() -> dict[str, Any]:
+    """Jobs of every kind, and what a task changed."""
+    job, text = _ref("Job"), {"type": "string", "minLength": 1, "maxLength": 100}
+    whole = {"type": "integer", "minimum": 0, "maximum": 1_000_000}
+    filters = [_parameter("query", name, **text) for name in ("state", "kind", "agent", "task_id")]
+    one = [_parameter("path", "id", **text)]
+    log = _object(text=_TEXT, offset=whole, ended={"type": "boolean"}, state=_TEXT)
+    file = _object(name=_TEXT, media_type=_TEXT, sha256=_TEXT, text=_TEXT)
+    diff = _object(
+        task_id=_TEXT, files=whole, insertions=whole, deletions=whole, repos={"type": "array", "items": {}}
+    )
+    deeds = {
+        f"{work.PATH}/{{id}}/{deed}": {
+            "parameters": one,
+            "post": _operation(f"{deed}_job", summary, _answers(404, 409, 422, *_GATED, ok=job)),
+        }
+        for deed, summary in (("cancel", "End a job"), ("retry", "Run the same work once more"))
+    }
+    return {
+        work.PATH: {
+            "get": _operation(
+                "list_jobs",
+                "Jobs, running and waiting ones first",
+                _answers(404, 422, *_GATED, ok=_object(jobs={"type": "array", "items": job})),
+                parameters=[*filters, _parameter("query", "limit", **whole)],
+            )
+        },
+        f"{work.PATH}/{{id}}": {
+            "parameters": one,
+            "get": _operation("get_job", "One job and its files", _answers(404, *_GATED, ok=job)),
+        },
+        f"{work.PATH}/{{id}}/log": {
+            "parameters": one,
+            "get": _operation(
+                "job_log",
+                "Its log from a place on, also while it runs",
+                _answers(404, 422, *_GATED, ok=log),
+                parameters=[_parameter("query", name, **whole) for name in ("offset", "wait")],
+            ),
+        },
+        f"{work.PATH}/{{id}}/files/{{name}}": {
+            "parameters": [*one, _parameter("path", "name", **text)],
+            "get": _operation("job_file", "A file that it left", _answers(404, *_GATED, ok=file)),
+        },
+        **deeds,
+        f"{work.DIFFS}/{{id}}/diff": {
+            "parameters": one,
+            "get": _operation("task_diff", "What a task changed", _answers(404, 409, *_GATED, ok=diff)),
+        },
+    }
+
+
 @cache
 def document() -> dict[str, Any]:
     """The whole description."""
@@ -125,7 +210,6 @@ def document() -> dict[str, Any]:
         "required": ["id", "revoked"],
         "properties": {"id": _TEXT, "revoked": {"const": True}},
     }
-    link = {"type": "object", "required": ["path"], "properties": {"path": _TEXT}}
     events = _list("events", {"type": "object"})
     return {
         "openapi": "3.1.0",
@@ -155,13 +239,14 @@ def document() -> dict[str, Any]:
                     "revoke_token", "End a token at once", _answers(404, 405, 422, *_GATED, ok=revoked)
                 ),
             },
-            "/profile/link": {
+            "/api/signin": {
                 "post": _operation(
                     "sign_in_link",
                     "A link that signs in to the web board once, within a quarter of an hour",
-                    _answers(*_GATED, made=link),
+                    _answers(405, *_GATED, ok=_object(url=_TEXT)),
                 )
             },
+            **_jobs(),
             audit.PATH: {
                 "get": _operation(
                     "audit_tail",

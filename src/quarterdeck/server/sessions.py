@@ -14,8 +14,11 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Unavailable
 from quarterdeck.events import Event
+from quarterdeck.server import sse
 from quarterdeck.server.http import answer, body_of, header, replayed
 from quarterdeck.server.mcp import Endpoint
+from quarterdeck.server.session_stream import SessionStream, Shared
+from quarterdeck.server.subscriptions import Subscriptions
 
 SESSION = b"mcp-session-id"
 _TELL_SECONDS = 60.0
@@ -30,6 +33,7 @@ class _Local:
     initialize: dict[str, Any]
     inner: str | None = None
     streams: int = 0
+    stream: Shared | None = None
     used: float = field(default_factory=time.monotonic)
     told: float = float("-inf")
     adopting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -52,14 +56,20 @@ class _Request:
 class Sessions:
     """Serves the older eras of every endpoint. A client's session id is ours; the SDK's never leaves."""
 
-    def __init__(self, core: Core, max_body: int, adopted: Callable[[], None]) -> None:
+    def __init__(self, core: Core, max_body: int, adopted: Callable[[], None], hub: Subscriptions) -> None:
         self._core = core
+        self._hub = hub
         self._adopted = adopted
         self._max_body = max_body
         self._idle = core.settings.server.session_idle_seconds
         self._local: dict[str, _Local] = {}
         self._closing = asyncio.Event()
         core.bus.on("mcp_session.closed", self._closed)
+
+    @property
+    def streams(self) -> int:
+        """How many streams of sessions are open."""
+        return sum(local.streams for local in self._local.values())
 
     def close(self) -> None:
         """End the open streams: their clients find another core, or this one after its restart."""
@@ -146,22 +156,42 @@ class Sessions:
 
     async def _listen(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
         """Serve a stream of what the server has to say, until its client or this process leaves."""
-        unfinished = False
+        shared, left_off = Shared(request.send), sse.left_off(request.scope)
+        if left_off is not None and local.stream is not None:
+            # Who comes again has lost the stream before, whether or not that was noticed here.
+            await local.stream.end()
 
-        async def send(message: Message) -> None:
-            nonlocal unfinished
-            unfinished = message["type"] == "http.response.start" or message.get("more_body", False)
-            await request.send(message)
+        async def tell() -> None:
+            """What the client subscribed to, in between what the SDK has to say."""
+            await shared.begun.wait()
+            local.stream = shared
+            stream = SessionStream(self._core, self._hub, request.scope["caller"], session_id, shared.write)
+            try:
+                await stream.run(left_off, primes=_primed(request.scope))
+            except Unavailable:
+                pass  # the client comes again
+            finally:
+                shared.over.set()
 
-        receive = _until(self._closing, request.receive)
+        # The numbers of events are ours: the SDK keeps none and would not answer to one.
+        fields = [(key, value) for key, value in request.scope["headers"] if key != sse.LAST_EVENT_ID]
+        receive = _until(request.receive, self._closing, shared.over)
+        inner = replace(
+            request, scope={**request.scope, "headers": fields}, receive=receive, send=shared.send
+        )
+        teller = self._core.spawn(tell())
         local.streams += 1
         try:
-            await self._go_on(endpoint, session_id, local, replace(request, receive=receive, send=send))
+            await self._go_on(endpoint, session_id, local, inner)
         finally:
+            teller.cancel()
+            await asyncio.wait([teller])
             local.streams -= 1
             local.used = time.monotonic()
-        if unfinished:
-            await request.send({"type": "http.response.body", "body": b""})
+            if local.stream is shared:
+                local.stream = None
+            shared.ended.set()
+        await shared.finish()
 
     async def _go_on(self, endpoint: Endpoint, session_id: str, local: _Local, request: _Request) -> None:
         """Forward a request under the SDK's id; adopt the session first when this process has none of it."""
@@ -179,7 +209,8 @@ class Sessions:
                 if not gone:
                     await request.send(_renamed(message, session_id))
 
-            await request.to(endpoint, watch, _with_session(request.scope, inner))
+            scope = {**_with_session(request.scope, inner), "session_id": session_id}
+            await request.to(endpoint, watch, scope)
             if not gone:
                 break
             local.inner = None  # it sat idle for too long inside: adopt it anew
@@ -254,19 +285,25 @@ def _with_session(scope: Scope, inner: str) -> Scope:
     return {**scope, "headers": fields}
 
 
-def _until(closing: asyncio.Event, receive: Receive) -> Receive:
-    """A receive that also reports a disconnect once `closing` is set."""
+def _until(receive: Receive, *ends: asyncio.Event) -> Receive:
+    """A receive that also reports a disconnect once one of `ends` is set."""
 
     async def either() -> Message:
-        heard, closed = asyncio.ensure_future(receive()), asyncio.ensure_future(closing.wait())
+        heard = asyncio.ensure_future(receive())
+        waiting = [heard, *(asyncio.ensure_future(end.wait()) for end in ends)]
         try:
-            await asyncio.wait((heard, closed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             return heard.result() if heard.done() else {"type": "http.disconnect"}
         finally:
-            heard.cancel()
-            closed.cancel()
+            for each in waiting:
+                each.cancel()
 
     return either
+
+
+def _primed(scope: Scope) -> bool:
+    """Whether the client takes an event without data, which older versions did not know."""
+    return (header(scope, b"mcp-protocol-version") or "") >= "2025-11-25"
 
 
 async def _away(send: Send) -> None:

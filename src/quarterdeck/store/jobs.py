@@ -55,6 +55,14 @@ def newest(tx: Tx, kind: str, count: int) -> list[Job]:
     return [record(Job, row) for row in tx.all(statement)]
 
 
+def costs_of(tx: Tx, session_id: str) -> list[float | None]:
+    """What each job of a session cost, among the caller's own."""
+    statement = select(jobs.c.cost_usd).where(
+        jobs.c.session_id == session_id, jobs.c.finished_at.is_not(None), *within(jobs, tx.shape)
+    )
+    return [row.cost_usd for row in tx.all(statement)]
+
+
 def latest(tx: Tx, kind: str, key: str) -> Job | None:
     """The newest job of the caller's own user under an idempotency key."""
     statement = (
@@ -78,14 +86,15 @@ def hold_key(tx: Tx, kind: str, key: str) -> None:
         tx.all(text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), name=name)
 
 
+def _count_live(kind: str, user: str | None) -> Select[Any]:
+    # The function keeps the planner from the user's index, where every job lies that ever ended.
+    own = func.coalesce(jobs.c.user_id, "") == (user or "")
+    return select(func.count().label("n")).where(jobs.c.state.in_(LIVE), jobs.c.kind == kind, own)
+
+
 def count_live(tx: Tx, kind: str) -> int:
     """How many jobs of a kind the caller's own user has that have not ended."""
-    statement = select(func.count().label("n")).where(
-        jobs.c.user_id.is_not_distinct_from(tx.caller.user_id),
-        jobs.c.kind == kind,
-        jobs.c.state.in_(LIVE),
-    )
-    row = tx.one(statement)
+    row = tx.one(_count_live(kind, tx.caller.user_id))
     return 0 if row is None else int(row.n)
 
 
@@ -136,16 +145,16 @@ def claim(tx: Tx, kinds: Sequence[str], worker: str, lease_us: int, place: str |
             continue
         row = tx.one(select(jobs).where(jobs.c.id == first.id, jobs.c.state.in_(CLAIMABLE)).with_for_update())
         if row is not None:
-            return _taken(tx, record(Job, row), worker, lease_us)
+            return _taken(tx, record(Job, row), worker, now + lease_us)
     return None
 
 
-def _taken(tx: Tx, job: Job, worker: str, lease_us: int) -> Job:
+def _taken(tx: Tx, job: Job, worker: str, lease_until: int) -> Job:
     values = {
         "state": "RUNNING",
         "attempt": job.attempt + 1,
         "worker": worker,
-        "lease_until": clock(tx) + lease_us,
+        "lease_until": lease_until,
         "started_at": job.started_at or tx.now,
     }
     return change(tx, job, values)
@@ -181,19 +190,18 @@ def _waiting(
     return select(*columns).where(*conditions).order_by(*_ORDER).limit(1)
 
 
-def _running_by_agent(agent: str | None = None) -> Select[Any]:
-    counted = [jobs.c.state == "RUNNING", jobs.c.kind != PROMPT, jobs.c.agent.is_not(None)]
-    if agent is not None:
-        counted.append(jobs.c.agent == agent)
-    return select(jobs.c.agent, func.count().label("n")).where(*counted).group_by(jobs.c.agent)
+_COUNTED = (jobs.c.state == "RUNNING", jobs.c.kind != PROMPT)
 
 
 def _full_agents(tx: Tx) -> list[str]:
-    running = {row.agent: row.n for row in tx.all(_running_by_agent())}
-    if not running:
-        return []
-    limits = tx.all(select(agents).where(agents.c.id.in_(list(running))))
-    return [row.id for row in limits if running[row.id] >= row.max_concurrent]
+    statement = (
+        select(agents.c.id)
+        .join(jobs, jobs.c.agent == agents.c.id)
+        .where(*_COUNTED)
+        .group_by(agents.c.id, agents.c.max_concurrent)
+        .having(func.count() >= agents.c.max_concurrent)
+    )
+    return [row.id for row in tx.all(statement)]
 
 
 def _agent_admitted(tx: Tx, agent: str) -> bool:
@@ -201,7 +209,7 @@ def _agent_admitted(tx: Tx, agent: str) -> bool:
     limit = tx.one(select(agents.c.max_concurrent).where(agents.c.id == agent).with_for_update())
     if limit is None:
         return True
-    running = tx.one(_running_by_agent(agent))
+    running = tx.one(select(func.count().label("n")).where(*_COUNTED, jobs.c.agent == agent))
     return running is None or bool(running.n < limit.max_concurrent)
 
 

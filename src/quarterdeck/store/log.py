@@ -1,6 +1,6 @@
 """The event log: dense numbers and a hash chain, written last in its transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import bindparam, func, insert, or_, select
@@ -44,6 +44,17 @@ def after(tx: Tx, seq: int, count: int = 500) -> list[Event]:
     return [record(Event, row) for row in tx.all(_AFTER, seq=seq, count=count)]
 
 
+def newest_of(tx: Tx, entity_id: str, kind: str, count: int) -> list[Event]:
+    """The newest events of a kind about a row, among the caller's own."""
+    statement = (
+        select(events)
+        .where(events.c.entity_id == entity_id, events.c.kind == kind, *within(events, tx.shape))
+        .order_by(events.c.seq.desc())
+        .limit(count)
+    )
+    return [record(Event, row) for row in tx.all(statement)]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which events a tail is to hold; None means all. `tool` is a whole name or its end after a dot."""
@@ -78,14 +89,16 @@ def tail(tx: Tx, wanted: Wanted, count: int) -> list[Event]:
     return [record(Event, row) for row in tx.all(newest)]
 
 
-def mine(tx: Tx, seq: int, count: int) -> list[Event]:
-    """The caller's own events after `seq`, oldest first."""
-    statement = (
-        select(events)
-        .where(events.c.seq > seq, *within(events, tx.shape))
-        .order_by(events.c.seq)
-        .limit(count)
-    )
+def mine(
+    tx: Tx, seq: int, count: int, *, kinds: Collection[str] | None = None, task_id: str | None = None
+) -> list[Event]:
+    """The caller's own events after `seq`, oldest first, perhaps of some kinds or one task only."""
+    conditions = [events.c.seq > seq, *within(events, tx.shape)]
+    if kinds is not None:
+        conditions.append(events.c.kind.in_(kinds))
+    if task_id is not None:
+        conditions.append(events.c.task_id == task_id)
+    statement = select(events).where(*conditions).order_by(events.c.seq).limit(count)
     return [record(Event, row) for row in tx.all(statement)]
 
 

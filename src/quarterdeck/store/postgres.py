@@ -30,6 +30,8 @@ _ATTEMPTS = 3
 _RECHECK_SECONDS = 10.0
 _RECONNECT_SECONDS = 0.5
 _ORDER = 0x51444556
+# A process that is stopped in mid-transaction must not hold up everybody else's writes for ever.
+_OPTIONS = "-c jit=off -c idle_in_transaction_session_timeout=20000"
 # Two transactions met: the loser is run again.
 _RETRIED = ("40001", "40P01")
 
@@ -50,7 +52,7 @@ class Postgres:
             pool_size=_CONNECTIONS + 1,  # the tail never waits for a writer
             max_overflow=0,
             pool_timeout=10,
-            connect_args={"options": "-c jit=off", "connect_timeout": 5, "application_name": "quarterdeck"},
+            connect_args={"options": _OPTIONS, "connect_timeout": 5, "application_name": "quarterdeck"},
         )
         self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="store")
         self._stop = threading.Event()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, func, insert, select, update
+from sqlalchemy import Select, bindparam, func, insert, or_, select, update
 
 from quarterdeck.domain.records import Artifact, LogEntry, Session, as_dict
 from quarterdeck.store.schema import session_artifacts, session_log, sessions
@@ -28,6 +28,22 @@ def _get(shape: Shape, lock: bool) -> Select[Any]:
 def get(tx: Tx, session_id: str, *, lock: bool = False) -> Session | None:
     """The caller's session; `lock` holds the row until the transaction ends."""
     row = tx.one(_get(tx.shape, lock), session_id=session_id)
+    return None if row is None else record(Session, row)
+
+
+def conversation(tx: Tx, session_id: str) -> Session | None:
+    """The caller's newest session with the resident agent by its id, or by the agent's own."""
+    statement = (
+        select(sessions)
+        .where(
+            sessions.c.kind == "prompt",
+            or_(sessions.c.id == session_id, sessions.c.agent_session_id == session_id),
+            *within(sessions, tx.shape),
+        )
+        .order_by(sessions.c.created_at.desc())
+        .limit(1)
+    )
+    row = tx.one(statement)
     return None if row is None else record(Session, row)
 
 

@@ -30,7 +30,8 @@ def set_limits(tx: Tx, limits: Mapping[str, int]) -> None:
 
 
 def add(tx: Tx, worker: WorkerRow) -> None:
-    """Tell of a worker that starts; the earlier ones of its place are gone."""
+    """Tell of a worker that starts; telling it twice changes nothing."""
+    remove(tx, worker.id)
     tx.write(insert(workers), as_dict(worker))
 
 

@@ -1,6 +1,9 @@
 """Every surface by its path, and the union of them at `/mcp`."""
 
+from dataclasses import replace
+
 from quarterdeck.surfaces import (
+    agent,
     board,
     board_audit,
     board_context,
@@ -15,6 +18,8 @@ from quarterdeck.surfaces import (
     content,
     orchestrator,
     plans,
+    relay,
+    task_resources,
     templates,
     work_sessions,
 )
@@ -44,6 +49,8 @@ BOARD = Surface(
     word=board.word,
 )
 
+ORCHESTRATOR = replace(orchestrator.SURFACE, resources=(task_resources.TASKS,))
+
 PLANS = Surface(
     name="plans",
     server_name="quarterdeck-plans",
@@ -55,6 +62,8 @@ PLANS = Surface(
     word=plans.word,
 )
 
-SURFACES: dict[str, Surface] = {surface.name: surface for surface in (BOARD, orchestrator.SURFACE, PLANS)}
+_ALL = (BOARD, ORCHESTRATOR, PLANS, relay.SURFACE, agent.SURFACE)
+
+SURFACES: dict[str, Surface] = {surface.name: surface for surface in _ALL}
 
 UNION = union("all", "quarterdeck", list(SURFACES.values()))

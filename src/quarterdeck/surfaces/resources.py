@@ -31,11 +31,15 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One notification about a resource. `uri` decides who hears it: those who subscribed to it."""
+    """One notification about a resource. `uri` decides who hears it: those who subscribed to it.
+
+    Where a URI means each user's own, `user_id` says whose it is.
+    """
 
     uri: str
     method: str
     params: dict[str, Any]
+    user_id: str | None = None
 
 
 class ResourceError(QuarterdeckError):

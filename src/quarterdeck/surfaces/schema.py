@@ -163,6 +163,31 @@ def json_schema(model: type[Args]) -> dict[str, Any]:
     return short
 
 
+def brief_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The schema of a part with a model of its own, in the fewest words: names, types and fixed values."""
+    full = model.model_json_schema(by_alias=True)
+    short: dict[str, Any] = _bare(_short(full, full.get("$defs", {})))
+    return short
+
+
+_TOLD_WHEN_WRONG = ("description", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
+def _bare(node: Any) -> Any:
+    if not isinstance(node, dict):
+        return node
+    kept: Row = {}
+    for key, value in node.items():
+        if key == "properties":
+            kept[key] = {name: _bare(inner) for name, inner in value.items()}
+        elif key == "const":
+            # Not every model API knows it.
+            kept["enum"] = [value]
+        elif key not in _TOLD_WHEN_WRONG:
+            kept[key] = _bare(value)
+    return kept
+
+
 def _short(node: Any, defs: dict[str, Any]) -> Any:
     if isinstance(node, list):
         return [_short(item, defs) for item in node]

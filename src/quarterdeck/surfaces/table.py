@@ -14,7 +14,7 @@ from quarterdeck.core.context import Core
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.callers import Caller, Profile
 from quarterdeck.domain.errors import Denied, QuarterdeckError, UnknownTool
-from quarterdeck.surfaces.resources import Resources
+from quarterdeck.surfaces.resources import Content, Resources
 from quarterdeck.surfaces.schema import Args, json_schema, merged, parse
 
 Kind = Literal["read", "write", "destructive"]
@@ -241,6 +241,28 @@ class Desk:
         args = parse(found.args, arguments)
         found.check(caller, args)
         return await found.run(Call(self.core, caller, progress), args)
+
+    def meter(self, caller: Caller) -> None:
+        """Count a request that is no tool call; raises RateLimited."""
+        self._limit.take(caller)
+
+    async def read(self, caller: Caller, resources: Resources, uri: str) -> Content:
+        """What a resource holds; every refusal is a QuarterdeckError."""
+        began, ended = time.perf_counter(), "ok"
+        try:
+            self._limit.take(caller)
+            return await resources.read(self.core, caller, uri)
+        except QuarterdeckError as error:
+            ended = error.code
+            raise
+        except Exception:
+            ended = "internal_error"
+            logger.exception("resource.broke", uri=uri)
+            raise QuarterdeckError(
+                "something broke on our side", hint="the log of the core says more"
+            ) from None
+        finally:
+            self._observe(self.surface.name, "resources/read", ended, time.perf_counter() - began)
 
 
 @lru_cache(maxsize=1024)

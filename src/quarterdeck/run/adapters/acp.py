@@ -6,15 +6,16 @@ We are the client. Files and terminals are not offered: an agent has its own, in
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from quarterdeck import __version__
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters import claude, gemini, opencode
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -22,13 +23,24 @@ from quarterdeck.run.adapters.base import (
     Usage,
     check,
 )
-from quarterdeck.run.adapters.streams import JsonReader, own_home, short, texts, unfinished, whole
+from quarterdeck.run.adapters.streams import (
+    LOGINS,
+    JsonReader,
+    link_login,
+    own_home,
+    short,
+    texts,
+    unfinished,
+    whole,
+)
 
 _PROTOCOL: Final = 1
 _QUIET: Final = {**claude.QUIET, **gemini.QUIET, **opencode.QUIET}
 _READING: Final = ("read", "search", "fetch", "think")
-# Modes in which an agent by itself changes nothing, by the names that agents have for them.
-_READ_MODES: Final = ("read-only", "readonly", "plan")
+# Modes in which an agent changes nothing by itself, by the names that agents have for them; the last only
+# where there is none in which it asks.
+_READ_MODES: Final = ("read-only", "readonly", "default", "plan")
+_SET_OPTION: Final = "session/set_config_option"
 _AUTH_REQUIRED: Final = -32000
 _UNKNOWN_METHOD: Final = -32601
 _STOPS: Final = {
@@ -42,7 +54,7 @@ _STOPS: Final = {
 
 class Acp:
     name = "acp"
-    features: frozenset[Feature] = frozenset({"resume", "fork", "model", "mcp", "cost"})
+    features = FEATURES["acp"]
     program: str | None = None
     helps: Sequence[Sequence[str]] = ()
 
@@ -56,7 +68,11 @@ class Acp:
             own["IS_SANDBOX"] = "1"
         token = {TOKEN_VARIABLE: assignment.token} if assignment.token else {}
         first = AcpReader(assignment).greeting()
-        return Launch(tuple(program), {**own, **env, **token}, first, interactive=True)
+        names = " ".join(Path(word).name for word in program[:2])
+        keyed = any(name.endswith(("_API_KEY", "_AUTH_TOKEN", "_OAUTH_TOKEN")) for name in env)
+        known = [] if keyed else [name for name in LOGINS if name in names]
+        login = [path for name in known for path in link_login(assignment.home, name)]
+        return Launch(tuple(program), {**own, **env, **token}, first, interactive=True, folders=tuple(login))
 
     def reader(self, assignment: Assignment) -> "AcpReader":
         return AcpReader(assignment)
@@ -77,6 +93,7 @@ class AcpReader(JsonReader):
         self._capabilities: dict[str, Any] = {}
         self._ways_in: list[str] = []
         self._session: str | None = None
+        self._choices: list[tuple[str, dict[str, Any]]] = []
         self._asking = False
         self._done = False
         self._stop: str | None = None
@@ -86,6 +103,7 @@ class AcpReader(JsonReader):
         self._usage: Usage | None = None
         self._cost: float | None = None
         self._denials: dict[str, None] = {}
+        self._tools: dict[str, str] = {}
         self._mcp: str | None = None
 
     def greeting(self) -> bytes:
@@ -146,10 +164,22 @@ class AcpReader(JsonReader):
         chosen = next((options[kind] for kind in kinds if kind in options), None)
         outcome = {"outcome": "selected", "optionId": chosen} if chosen else {"outcome": "cancelled"}
         self._out.append({"jsonrpc": "2.0", "id": number, "result": {"outcome": outcome}})
-        if allowed:
+        steps = self._tool(call)
+        if not allowed:
+            self._denials[title] = None
+            steps.append(Step("notice", f"denied: {short(title, 200)}", tool=title))
+        return steps
+
+    def _tool(self, call: dict[str, Any]) -> list[Step]:
+        """A tool is told of once: some agents announce it, others only ask whether they may."""
+        number = str(call.get("toolCallId"))
+        if number in self._tools:
             return []
-        self._denials[title] = None
-        return [Step("notice", f"denied: {short(title, 200)}", tool=title)]
+        name = self._tools[number] = short(str(call.get("title") or call.get("kind") or "tool"), 200)
+        given = json.dumps(call.get("rawInput") or {}, ensure_ascii=False)
+        steps = [*self._flush(), Step("tool", short(given), tool=name, data={"id": number})]
+        self._said = []
+        return steps
 
     def _greeted(self, result: dict[str, Any]) -> Iterable[Step]:
         self._capabilities = result.get("agentCapabilities") or {}
@@ -190,35 +220,49 @@ class AcpReader(JsonReader):
 
     def _opened(self, result: dict[str, Any]) -> Iterable[Step]:
         self._session = result.get("sessionId") or self._session
-        self._choose_mode(result)
-        if self.assignment.model and not self._choose_model(result):
-            self._end("unsupported", f"This agent does not offer the model {self.assignment.model}.")
-        if not self._done:
-            prompt = [{"type": "text", "text": self.assignment.prompt}]
-            self._asking = True
-            self._request("session/prompt", {"sessionId": self._session, "prompt": prompt}, self._answered)
+        if self.assignment.mode == "read":
+            self._choose_mode(result)
+        if self.assignment.model:
+            self._choose_model(result, self.assignment.model)
+        self._go_on({})
         yield Step("session", self._session or "", data={"session_id": self._session})
 
     def _choose_mode(self, result: dict[str, Any]) -> None:
-        if self.assignment.mode != "read":
-            return
+        """A careful mode, by either of the two ways in which agents offer theirs."""
         modes = [str(each.get("id")) for each in (result.get("modes") or {}).get("availableModes") or []]
         mode = next((name for name in _READ_MODES if name in modes), None)
         if mode:
-            self._request("session/set_mode", {"sessionId": self._session, "modeId": mode}, _ignored)
-
-    def _choose_model(self, result: dict[str, Any]) -> bool:
+            self._choices.append(("session/set_mode", {"modeId": mode}))
+            return
         for option in result.get("configOptions") or []:
-            if option.get("category") == "model":
-                params = {"configId": option.get("id"), "value": self.assignment.model}
-                method = "session/set_config_option"
-                self._request(method, {"sessionId": self._session, **params}, _ignored)
-                return True
-        if result.get("models"):
-            params = {"sessionId": self._session, "modelId": self.assignment.model}
-            self._request("session/set_model", params, _ignored)
-            return True
-        return False
+            values = [str(each.get("value")) for each in option.get("options") or []]
+            mode = next((name for name in _READ_MODES if name in values), None)
+            if option.get("category") == "mode" and mode:
+                self._choices.append((_SET_OPTION, {"configId": option.get("id"), "value": mode}))
+                return
+
+    def _choose_model(self, result: dict[str, Any], model: str) -> None:
+        options = [each for each in result.get("configOptions") or [] if each.get("category") == "model"]
+        if options:
+            chosen = {"configId": options[0].get("id"), "value": model}
+            self._choices.append((_SET_OPTION, chosen))
+        elif result.get("models"):
+            self._choices.append(("session/set_model", {"modelId": model}))
+        else:
+            self._end("unsupported", f"This agent does not offer the model {model}.")
+
+    def _go_on(self, _: dict[str, Any]) -> Iterable[Step]:
+        """The next choice, each when the one before has been made; then the prompt."""
+        if self._done:
+            return ()
+        if self._choices:
+            method, params = self._choices.pop(0)
+            self._request(method, {"sessionId": self._session, **params}, self._go_on)
+        else:
+            prompt = [{"type": "text", "text": self.assignment.prompt}]
+            self._asking = True
+            self._request("session/prompt", {"sessionId": self._session, "prompt": prompt}, self._answered)
+        return ()
 
     def _update(self, update: dict[str, Any]) -> Iterable[Step]:
         kind = update.get("sessionUpdate")
@@ -227,15 +271,13 @@ class AcpReader(JsonReader):
             return
         match kind:
             case "tool_call":
-                yield from self._flush()
-                self._said = []
-                name = str(update.get("title") or update.get("kind") or "tool")
-                given = json.dumps(update.get("rawInput") or {}, ensure_ascii=False)
-                data = {"id": update.get("toolCallId"), "kind": update.get("kind")}
-                yield Step("tool", short(given), tool=short(name, 200), data=data)
+                yield from self._tool(update)
             case "tool_call_update" if update.get("status") in ("completed", "failed"):
                 ok = update["status"] == "completed"
-                data = {"id": update.get("toolCallId"), "ok": ok}
+                number = str(update.get("toolCallId"))
+                if ok and MCP_NAME in self._tools.get(number, ""):
+                    self._mcp = "connected"
+                data = {"id": number, "ok": ok}
                 yield Step("tool_result", short(texts(update.get("content"))), data=data)
             case "usage_update":
                 cost = update.get("cost") or {}
@@ -262,10 +304,11 @@ class AcpReader(JsonReader):
 
     def _refused(self, what: str, error: dict[str, Any]) -> Iterable[Step]:
         code, message = error.get("code"), str(error.get("message") or "refused")
+        if what == "session/set_mode":
+            self._go_on({})
+            return
         if what.startswith("session/set_"):
-            # One that takes no model was asked to: its default would be another than was asked for.
-            if what != "session/set_mode":
-                self._end("unsupported", f"This agent does not take the model: {message}")
+            self._end("unsupported", f"This agent refuses a choice of model or mode: {message}")
             return
         if code == _AUTH_REQUIRED and what != "authenticate" and self._ways_in and not self._asking:
             ways, self._ways_in = self._ways_in, []
@@ -322,10 +365,6 @@ class AcpReader(JsonReader):
         )
 
 
-def _ignored(_: dict[str, Any]) -> Iterable[Step]:
-    return ()
-
-
 def _reads(call: dict[str, Any]) -> bool:
     """Whether a tool is harmless: it says that it reads, or it is one of ours."""
     return call.get("kind") in _READING or MCP_NAME in str(call.get("title") or "")
@@ -348,4 +387,4 @@ def _usage(result: dict[str, Any]) -> Usage | None:
 
 
 def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(message).encode() + b"\n"

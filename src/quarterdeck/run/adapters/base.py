@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.features import Feature
 
-Feature = Literal[
-    "resume", "continue", "fork", "new_id", "effort", "budget", "schema", "subagent", "model", "mcp", "cost"
-]
 Mode = Literal["edit", "read"]
 StepKind = Literal["session", "text", "tool", "tool_result", "notice", "error"]
 # The flags that a program's help names; None when nobody asked, then all are taken to be there.
@@ -35,13 +33,15 @@ class Assignment:
     """What an agent is asked to do, in words that every adapter understands.
 
     `home` belongs to a session lineage and outlives the run, so that a later one can resume. In the mode
-    `read` the agent must not change files.
+    `read` the agent must not change files. `sandboxed` says that it runs in a sandbox of ours which sees to
+    that: an agent's own sandbox would not start inside it.
     """
 
     prompt: str
     cwd: Path
     home: Path
     mode: Mode = "edit"
+    sandboxed: bool = False
     model: str | None = None
     conversation: Conversation = Conversation()
     mcp_url: str | None = None

@@ -7,11 +7,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -40,12 +40,7 @@ _READING: Final = ("Read", "Grep", "Glob", "LS", "NotebookRead", "TodoWrite", "T
 
 class Claude:
     name = "claude"
-    features: frozenset[Feature] = frozenset(
-        {
-            *("resume", "continue", "fork", "new_id", "effort", "budget", "schema", "subagent"),
-            *("model", "mcp", "cost"),
-        }
-    )
+    features = FEATURES["claude"]
     program: str | None = "claude"
     helps: Sequence[Sequence[str]] = (("--help",),)
 
@@ -61,11 +56,8 @@ class Claude:
         if os.geteuid() == 0:
             # As root it refuses to run without asking, unless it is told that its surroundings are its own.
             own["IS_SANDBOX"] = "1"
-        login = (
-            []
-            if any(env.get(key) for key in _KEYS)
-            else link_login(assignment.home, ".claude/.credentials.json")
-        )
+        keyed = any(env.get(key) for key in _KEYS)
+        login = [] if keyed else link_login(assignment.home, "claude")
         argv = (
             *program,
             *("-p", "--output-format", "stream-json", "--verbose"),
@@ -75,7 +67,9 @@ class Claude:
             *_wishes(assignment, flags),
         )
         token = {TOKEN_VARIABLE: assignment.token} if assignment.token else {}
-        return Launch(argv, {**own, **env, **token}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv, {**own, **env, **token}, assignment.prompt.encode("utf-8", "replace"), folders=tuple(login)
+        )
 
     def reader(self, assignment: Assignment) -> "ClaudeReader":
         return ClaudeReader(assignment)

@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -28,9 +28,7 @@ _LEDGER: Final = "codex-usage.json"
 
 class Codex:
     name = "codex"
-    features: frozenset[Feature] = frozenset(
-        {"resume", "continue", "fork", "effort", "schema", "model", "mcp"}
-    )
+    features = FEATURES["codex"]
     program: str | None = "codex"
     helps: Sequence[Sequence[str]] = (("exec", "--help"),)
 
@@ -43,7 +41,7 @@ class Codex:
         if env.get("OPENAI_API_KEY") and not env.get("CODEX_API_KEY"):
             own["CODEX_API_KEY"] = env["OPENAI_API_KEY"]
         keyed = env.get("CODEX_API_KEY") or env.get("OPENAI_API_KEY")
-        login = [] if keyed else link_login(assignment.home, ".codex/auth.json")
+        login = [] if keyed else link_login(assignment.home, "codex")
         if assignment.token:
             own[TOKEN_VARIABLE] = assignment.token
         argv = (
@@ -54,10 +52,12 @@ class Codex:
             *(("--disable", "plugins") if flags is None or "--disable" in flags else ()),
             *(("--ignore-user-config",) if flags is None or "--ignore-user-config" in flags else ()),
             *_schema(assignment, flags),
-            *(word for setting in _settings(assignment, env) for word in ("-c", setting)),
+            *(word for setting in _settings(program, assignment, env) for word in ("-c", setting)),
             "-",
         )
-        return Launch(argv, {**env, **own}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv, {**env, **own}, assignment.prompt.encode("utf-8", "replace"), folders=tuple(login)
+        )
 
     def reader(self, assignment: Assignment) -> "CodexReader":
         return CodexReader(assignment)
@@ -92,10 +92,15 @@ def _schema(assignment: Assignment, flags: Flags) -> list[str]:
     return ["--output-schema", str(file)]
 
 
-def _settings(assignment: Assignment, env: Mapping[str, str]) -> Iterable[str]:
+def _settings(program: Sequence[str], assignment: Assignment, env: Mapping[str, str]) -> Iterable[str]:
     """Its configuration, as TOML values; JSON strings are TOML strings."""
     sandbox = "workspace-write" if assignment.mode == "edit" else "read-only"
-    yield f'sandbox_mode="{sandbox}"'
+    if assignment.sandboxed:
+        # Its own is bubblewrap too, and may not make another namespace within ours: every command would fail.
+        sandbox = "danger-full-access"
+    # Where its sandbox cannot run at all, as in some containers, the row may say so; never for reading.
+    if assignment.mode == "read" or not any("sandbox_mode" in word for word in program):
+        yield f'sandbox_mode="{sandbox}"'
     yield 'approval_policy="never"'
     yield "analytics.enabled=false"
     yield "check_for_update_on_startup=false"

@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -22,7 +22,7 @@ _KEPT: Final = 16 * 1024 * 1024
 
 class Command:
     name = "command"
-    features: frozenset[Feature] = frozenset({"mcp", "model"})
+    features = FEATURES["command"]
     program: str | None = None
     helps: Sequence[Sequence[str]] = ()
 
@@ -39,7 +39,7 @@ class Command:
             "QUARTERDECK_MODEL": assignment.model,
         }
         own = {name: value for name, value in given.items() if value is not None}
-        return Launch(tuple(program), {**env, **own}, assignment.prompt.encode())
+        return Launch(tuple(program), {**env, **own}, assignment.prompt.encode("utf-8", "replace"))
 
     def reader(self, assignment: Assignment) -> "CommandReader":
         return CommandReader(assignment)

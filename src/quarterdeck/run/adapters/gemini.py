@@ -7,11 +7,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -32,7 +32,7 @@ QUIET: Final = {
 
 class Gemini:
     name = "gemini"
-    features: frozenset[Feature] = frozenset({"resume", "continue", "new_id", "model", "mcp"})
+    features = FEATURES["gemini"]
     program: str | None = "gemini"
     helps: Sequence[Sequence[str]] = (("--help",),)
 
@@ -53,7 +53,12 @@ class Gemini:
             # Says that nobody is there; the prompt itself comes by stdin.
             *("--prompt", " "),
         )
-        return Launch(argv, {**QUIET, **env, **token}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv,
+            {**QUIET, **env, **token},
+            assignment.prompt.encode("utf-8", "replace"),
+            folders=tuple(login),
+        )
 
     def reader(self, assignment: Assignment) -> "GeminiReader":
         return GeminiReader(assignment)
@@ -62,18 +67,17 @@ class Gemini:
 def configure(assignment: Assignment, env: Mapping[str, str]) -> list[Path]:
     """Write its settings into the home, without a secret; gives back what a sandbox has to bind."""
     own_home(assignment.home)
-    auth, login = "gemini-api-key", []
+    auth, login = "gemini-api-key", list[Path]()
     if env.get("GOOGLE_GENAI_USE_VERTEXAI"):
         auth = "vertex-ai"
     elif not (env.get("GEMINI_API_KEY") or env.get("GOOGLE_API_KEY")):
-        for name in ("oauth_creds.json", "google_accounts.json"):
-            login += link_login(assignment.home, f".gemini/{name}")
+        login = link_login(assignment.home, "gemini")
         auth = "oauth-personal" if login else auth
     settings: dict[str, Any] = {
         "security": {"auth": {"selectedType": auth}},
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
-        "general": {"disableAutoUpdate": True, "disableUpdateNag": True, "enableAutoUpdate": False},
+        "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False, "maxAttempts": 4},
     }
     if assignment.mcp_url:
         headers = {"Authorization": f"Bearer ${TOKEN_VARIABLE}"} if assignment.token else {}

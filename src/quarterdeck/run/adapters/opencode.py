@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.run.adapters.base import (
     MCP_NAME,
     TOKEN_VARIABLE,
     Assignment,
-    Feature,
     Flags,
     Launch,
     Outcome,
@@ -33,9 +33,7 @@ _READ_ONLY: Final = {
 
 class OpenCode:
     name = "opencode"
-    features: frozenset[Feature] = frozenset(
-        {"resume", "continue", "fork", "subagent", "model", "mcp", "cost"}
-    )
+    features = FEATURES["opencode"]
     program: str | None = "opencode"
     helps: Sequence[Sequence[str]] = (("run", "--help"),)
 
@@ -46,7 +44,7 @@ class OpenCode:
         need(self.name, flags, "--format", "a stream of events")
         own_home(assignment.home)
         keys = [name for name in env if name.endswith("_API_KEY")]
-        login = [] if keys else link_login(assignment.home, ".local/share/opencode/auth.json")
+        login = [] if keys else link_login(assignment.home, "opencode")
         own = {CONFIG_VARIABLE: json.dumps(_config(assignment, env))}
         if assignment.token:
             own[TOKEN_VARIABLE] = assignment.token
@@ -58,7 +56,9 @@ class OpenCode:
             *_session(assignment),
             *_wishes(assignment, flags),
         )
-        return Launch(argv, {**QUIET, **env, **own}, assignment.prompt.encode(), folders=tuple(login))
+        return Launch(
+            argv, {**QUIET, **env, **own}, assignment.prompt.encode("utf-8", "replace"), folders=tuple(login)
+        )
 
     def reader(self, assignment: Assignment) -> "OpenCodeReader":
         return OpenCodeReader(assignment)

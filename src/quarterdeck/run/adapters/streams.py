@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,11 +91,24 @@ def own_home(home: Path) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def link_login(home: Path, relative: str) -> list[Path]:
+# Where each program keeps the login of its user, below the home.
+LOGINS: Final[Mapping[str, tuple[str, ...]]] = {
+    "claude": (".claude/.credentials.json",),
+    "codex": (".codex/auth.json",),
+    "gemini": (".gemini/oauth_creds.json", ".gemini/google_accounts.json"),
+    "opencode": (".local/share/opencode/auth.json",),
+}
+
+
+def link_login(home: Path, program: str) -> list[Path]:
     """Let the agent use the login of the user who runs the core; gives back what a sandbox has to bind.
 
     A link and not a copy: a login that is renewed in one place stays good in all.
     """
+    return [path for relative in LOGINS[program] for path in _linked(home, relative)]
+
+
+def _linked(home: Path, relative: str) -> list[Path]:
     source, target = Path.home() / relative, home / relative
     if not source.is_file() or source == target:
         return []

@@ -71,18 +71,6 @@ class Site:
         self.doorman = Doorman(core, gatekeeper)
         pages.load()
 
-    async def link(self, caller: Caller, scope: Scope, send: Send) -> None:
-        """`POST /profile/link`: a link that signs the holder of the token in once."""
-        if scope["method"] != "POST":
-            found = routing.as_json({"detail": f"{scope['method']} is not served here"}, 405)
-            await _send(send, found, [(b"allow", b"POST")])
-        elif caller.bound or caller.token_id is None:
-            detail = "the admin secret and bound tokens get no link; use a user's own token"
-            await _send(send, routing.as_json({"detail": detail}, 403), [])
-        else:
-            code = self.doorman.new_link(caller.token_id)
-            await _send(send, routing.as_json({"path": f"/signin?code={code}"}, 201), [])
-
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].startswith(_STATIC):
             await _send(send, _static(scope), [])

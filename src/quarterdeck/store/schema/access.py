@@ -35,12 +35,14 @@ mcp_sessions = Table(
     Column("last_seen_at", BigInteger, nullable=False, index=True),
 )
 
-# What an older client's session wants to hear of, so that another core can go on telling it.
+# What an older client's session wants to hear of, so that another core can go on telling it; `seq` is the
+# event up to which it has been told.
 subscriptions = Table(
     "subscriptions",
     metadata,
     Column("session_id", ID, ForeignKey("mcp_sessions.id", ondelete="CASCADE"), primary_key=True),
     Column("uri", String(500), primary_key=True),
+    Column("seq", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
 )
 

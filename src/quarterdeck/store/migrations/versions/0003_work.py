@@ -178,6 +178,7 @@ def _access() -> None:
         "subscriptions",
         _ref("session_id", "mcp_sessions", "CASCADE", primary=True),
         sa.Column("uri", sa.String(500), primary_key=True),
+        sa.Column("seq", sa.BigInteger, nullable=False),
         _time("created_at"),
     )
     op.create_table(

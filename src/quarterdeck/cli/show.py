@@ -1,0 +1,92 @@
+"""How answers look on a terminal: tables, fields, times and states."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+_PIPE_WIDTH = 400
+_COLOURS = {
+    "BACKLOG": "dim",
+    "IN_PROGRESS": "cyan",
+    "REVIEW": "yellow",
+    "DONE": "green",
+    "QUEUED": "dim",
+    "RUNNING": "cyan",
+    "STALE": "yellow",
+    "SUCCEEDED": "green",
+    "FAILED": "red",
+    "CANCELED": "magenta",
+    "EXPIRED": "red",
+}
+
+
+def console() -> Console:
+    """As wide as the terminal; a pipe or a file gets whole rows."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+
+
+def table(columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], empty: str) -> None:
+    """Rows below their headings; without any, a line that says so on standard error."""
+    made = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text(_plain(cell)) for cell in row))
+    if made.row_count:
+        console().print(made)
+    else:
+        Console(stderr=True, highlight=False).print(empty, style="dim", markup=False)
+
+
+def fields(pairs: Iterable[tuple[str, Any]]) -> None:
+    """One row a field; what is empty is left out."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for name, value in pairs:
+        if value not in (None, "", [], {}):
+            grid.add_row(name, value if isinstance(value, Text) else Text(_plain(value)))
+    console().print(grid)
+
+
+def say(text: str) -> None:
+    """A line for people, beside what a script reads."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text, markup=False)
+
+
+def state(name: str | None) -> Text:
+    return Text(name or "", style=_COLOURS.get(name or "", ""))
+
+
+def ago(moment: str | int | None) -> str:
+    """How long ago a time is, ISO 8601 or milliseconds."""
+    if moment is None:
+        return ""
+    then = (
+        datetime.fromtimestamp(moment / 1000, UTC)
+        if isinstance(moment, int)
+        else datetime.fromisoformat(moment)
+    )
+    return span((datetime.now(UTC) - then).total_seconds()) + " ago"
+
+
+def span(seconds: float) -> str:
+    seconds = max(seconds, 0)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def money(amount: float | None) -> str:
+    return "" if amount is None else f"${amount:.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.4f}"
+
+
+def _plain(value: Any) -> str:
+    """Text without what would move a terminal's cursor."""
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return "".join(c for c in str("" if value is None else value) if c in "\n\t" or c.isprintable())

@@ -1,0 +1,190 @@
+"""Jobs and diffs over REST: what the command line shows and no MCP tool answers in one piece."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.types import Receive, Scope, Send
+
+from quarterdeck.core import runs, worktrees
+from quarterdeck.core.context import Core
+from quarterdeck.domain.callers import Caller
+from quarterdeck.domain.errors import Conflict, Denied, Invalid, NotFound, QuarterdeckError, Unavailable
+from quarterdeck.domain.ids import iso
+from quarterdeck.domain.jobs import LIVE
+from quarterdeck.domain.records import Job
+from quarterdeck.run import attempts
+from quarterdeck.server.http import answer
+
+PATH = "/api/jobs"
+DIFFS = "/api/tasks"
+_MOST_SECONDS = 30.0
+_CHUNK = 262_144
+_STATUS: dict[type[QuarterdeckError], int] = {
+    Invalid: 422,
+    NotFound: 404,
+    Denied: 403,
+    Conflict: 409,
+    Unavailable: 503,
+}
+
+
+class WorkRoutes:
+    """`/api/jobs`, one of them, its log and files, cancel and retry; and `/api/tasks/{id}/diff`."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def serve(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        match (scope["method"], *scope["path"].removeprefix("/api").strip("/").split("/")):
+            case ("GET", "jobs"):
+                work = self._listed(caller, query)
+            case ("GET", "jobs", job_id):
+                work = self._one(caller, job_id)
+            case ("GET", "jobs", job_id, "log"):
+                work = self._log(caller, job_id, query)
+            case ("GET", "jobs", job_id, "files", name):
+                work = self._file(caller, job_id, name)
+            case ("POST", "jobs", job_id, "cancel" | "retry" as deed):
+                work = self._do(caller, job_id, deed)
+            case ("GET", "tasks", task_id, "diff"):
+                work = self._diff(caller, task_id)
+            case _:
+                await answer(
+                    send, 404, {"detail": "there is no such route", "hint": "docs/operations.md lists them"}
+                )
+                return
+        try:
+            shown = await work
+        except QuarterdeckError as error:
+            status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+            await answer(send, status, {"detail": error.message, "code": error.code, "hint": error.hint})
+        else:
+            await answer(send, 200, shown)
+
+    async def _listed(self, caller: Caller, query: dict[str, str]) -> dict[str, Any]:
+        limit = min(max(_whole(query, "limit", 50), 1), 200)
+        wanted = {name: query[name] for name in runs.FILTERS if query.get(name)}
+        if task_id := query.get("task_id"):
+            found = await runs.of_task(self._core, caller, task_id)
+        else:
+            seen = await runs.overview(self._core, caller, wanted)
+            found = [*seen.running, *seen.waiting, *seen.over]
+        kept = [job for job in found if all(getattr(job, name) == value for name, value in wanted.items())]
+        return {"jobs": [job_row(job) for job in kept[:limit]], "more": len(kept) > limit}
+
+    async def _one(self, caller: Caller, job_id: str) -> dict[str, Any]:
+        view = await runs.get(self._core, caller, job_id)
+        files = [{"name": name, "size": size, "sha256": sha} for name, (size, sha) in view.files.items()]
+        more = {"result": view.job.result, "task_title": view.title, "files": files}
+        return job_row(view.job) | more
+
+    async def _file(self, caller: Caller, job_id: str, name: str) -> dict[str, Any]:
+        found = await runs.artifact(self._core, caller, job_id, name)
+        text = found.content.decode("utf-8", "replace")
+        return {"name": name, "media_type": found.media_type, "sha256": found.sha256, "text": text}
+
+    async def _do(self, caller: Caller, job_id: str, deed: str) -> dict[str, Any]:
+        if not caller.may("operator") or caller.bound:
+            raise Denied(f"to {deed} a job needs the profile operator")
+        work = runs.cancel if deed == "cancel" else runs.retry
+        return job_row(await work(self._core, caller, job_id))
+
+    async def _log(self, caller: Caller, job_id: str, query: dict[str, str]) -> dict[str, Any]:
+        """Some of a job's log from a place on, waiting a while for more when there is none yet."""
+        offset, wait = _whole(query, "offset", 0), min(_whole(query, "wait", 0), _MOST_SECONDS)
+        end = asyncio.get_running_loop().time() + wait
+        with self._core.bus.listen(f"job:{job_id}") as listener:
+            while True:
+                view = await runs.get(self._core, caller, job_id)
+                ended = view.job.state not in LIVE
+                text, following = await self._said(caller, view.job, offset, "logs.txt" in view.files)
+                left = end - asyncio.get_running_loop().time()
+                if text or ended or left <= 0 or listener.closed:
+                    more = ended and bool(text)
+                    return {
+                        "text": text.decode("utf-8", "replace"),
+                        "offset": following,
+                        "ended": ended and not more,
+                        "state": view.job.state,
+                    }
+                await listener.within(left)
+
+    async def _said(self, caller: Caller, job: Job, offset: int, kept: bool) -> tuple[bytes, int]:
+        if kept:
+            whole = (await runs.artifact(self._core, caller, job.id, "logs.txt")).content
+            return whole[offset : offset + _CHUNK], min(offset + _CHUNK, len(whole))
+        folder = self._core.data_dir / "attempts" / f"{job.id}-{job.attempt}" / "agent"
+        return await asyncio.to_thread(_live, folder, offset)
+
+    async def _diff(self, caller: Caller, task_id: str) -> dict[str, Any]:
+        found = await worktrees.diff(self._core, caller, task_id)
+        return {
+            "task_id": task_id,
+            "files": found.files,
+            "insertions": found.insertions,
+            "deletions": found.deletions,
+            "repos": [
+                {
+                    "name": Path(each.worktree.repo_path).name,
+                    "branch": each.worktree.branch,
+                    "target": each.worktree.target,
+                    "base": each.diff.base,
+                    "head": each.diff.head,
+                    "patch": each.diff.patch,
+                    "truncated": each.diff.cut,
+                    "files": [
+                        {
+                            "path": file.path,
+                            "status": file.status,
+                            "insertions": file.insertions,
+                            "deletions": file.deletions,
+                            "binary": file.binary,
+                        }
+                        for file in each.diff.files
+                    ],
+                }
+                for each in found.repos
+            ],
+        }
+
+
+def _live(folder: Path, offset: int) -> tuple[bytes, int]:
+    """What an agent that runs on this host has said from there on."""
+    try:
+        chunk = attempts.read(folder, "log", offset, _CHUNK)
+    except OSError:
+        return b"", offset
+    return chunk.data, chunk.end
+
+
+def _whole(query: dict[str, str], name: str, default: int) -> int:
+    text = query.get(name, str(default))
+    if not text.isdigit() or len(text) > 15:
+        raise Invalid(f"{name} must be a whole number from 0", field=name)
+    return int(text)
+
+
+def job_row(job: Job) -> dict[str, Any]:
+    """A job as a script sees it."""
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "state": job.state,
+        "state_version": job.state_version,
+        "priority": f"P{job.priority}",
+        "attempt": job.attempt,
+        "agent": job.agent,
+        "task_id": job.task_id,
+        "project_id": job.project_id,
+        "summary": job.summary,
+        "reason": job.reason_code,
+        "cost_usd": job.cost_usd,
+        "input_tokens": job.input_tokens,
+        "output_tokens": job.output_tokens,
+        "created_at": iso(job.created_at),
+        "started_at": iso(job.started_at),
+        "finished_at": iso(job.finished_at),
+    }

@@ -1,0 +1,45 @@
+"""Relay jobs by other agents than Claude Code: each one runs in the sandbox, and its patch comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.agents.conftest import Kind, kinds
+from tests.fake_model import FakeModel, script
+from tests.integration.relay_core import PATCH, RelayCore, answer, read
+
+EVERY = ("codex", "gemini", "opencode", "gemini-acp", "claude-acp")
+
+
+def table(kind: Kind) -> str:
+    """The agent as a configuration names it."""
+    agent = kind.agent
+    env = ", ".join(f"{name} = {json.dumps(value)}" for name, value in agent.env.items())
+    words = [f"name = {json.dumps(agent.name)}", f'adapter = "{agent.adapter}"']
+    words += [f"command = {json.dumps(agent.command)}", f"env = {{ {env} }}"]
+    return "\n".join([f"[agents.{agent.id}]", *words, ""])
+
+
+@pytest.fixture(params=EVERY)
+def kind(request: pytest.FixtureRequest, model: FakeModel) -> Kind:
+    return kinds(model)[request.param]
+
+
+@pytest.fixture
+def relay(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayCore]:
+    folder = tmp_path_factory.mktemp("relay")
+    with RelayCore(folder, table(kind), QUARTERDECK_DEFAULTS__RELAY_AGENT=kind.agent.id) as relay:
+        yield relay
+
+
+def test_it_works_in_the_sandbox_and_answers_with_a_patch(kind: Kind, relay: RelayCore) -> None:
+    client = relay.modern(path="/mcp/relay")
+    steps = script({"text": answer()})
+    job = relay.ran(client, task__description=steps, execution__preferredModel=kind.model or "default")
+    log = read(client, job["id"], "logs.txt")
+    assert job["state"] == "SUCCEEDED", (job["summary"], log[-3000:])
+    assert read(client, job["id"], "patch.diff") == PATCH
+    assert job["result"]["sandbox"] == "bubblewrap"

@@ -1,0 +1,190 @@
+"""The agent surface with the real Claude Code and a scripted model: every argument, and every bad end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from openai import OpenAI
+
+from tests.agent_harness import CLAUDE
+from tests.fake_model import FakeModel, script
+from tests.git_repo import GitRepo
+from tests.integration.own_core import Core
+from tests.mcp_client import Modern
+
+SCHEMA = {"type": "object", "properties": {"port": {"type": "integer"}}, "required": ["port"]}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[FakeModel]:
+    with FakeModel() as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def core(model: FakeModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Core]:
+    env = {
+        "ANTHROPIC_BASE_URL": model.url,
+        "ANTHROPIC_API_KEY": "a-key-of-no-use",
+        "CLAUDE_CODE_MAX_RETRIES": "0",
+    }
+    agents = {"claude-code": {"command": [str(CLAUDE)], "env": env}}
+    with Core(tmp_path_factory.mktemp("agent") / "data", QUARTERDECK_AGENTS=json.dumps(agents)) as core:
+        yield core
+
+
+@pytest.fixture
+def ann(core: Core, request: pytest.FixtureRequest) -> Modern:
+    return core.modern(core.minted(user_id=request.node.name[:100])["token"], "/mcp/agent")
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 90
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+def ended(client: Modern) -> dict[str, Any]:
+    found: dict[str, Any] = until(lambda: (s := client.done("status"))["status"] != "busy" and s)
+    return found
+
+
+def asked_for(model: FakeModel, words: str) -> list[Any]:
+    return [asked for asked in model.requests if words in asked.text]
+
+
+def test_a_prompt_runs_its_tools_and_reports_cost_and_messages(ann: Modern) -> None:
+    steps = (
+        {"text": "I write it down.", "tool": "Write", "input": {"file_path": "port.txt", "content": "7411"}},
+        {"text": "The port is 7411.", "usage": {"input": 100, "output": 20}},
+    )
+    answer = ann.done("prompt", message=f"Which port? {script(*steps)}", blocking=True)
+    assert answer["result"] == "The port is 7411."
+    assert answer["total_cost_usd"] == pytest.approx(answer["run_cost_usd"])
+    assert answer["token_usage"]["output_tokens"] > 0
+    status = ann.done("status")
+    assert (status["status"], status["tool_call_count"]) == ("completed", 1)
+    assert status["last_tool_name"] == "Write"
+    roles = [row["role"] for row in ann.done("result")["messages"]]
+    assert roles[0] == "user"
+    assert {"assistant", "tool"} <= set(roles)
+
+
+def test_the_id_of_a_prompt_is_real_and_resume_continue_and_fork_find_it(
+    ann: Modern, model: FakeModel
+) -> None:
+    first = ann.done("prompt", message=f"Remember the word heron. {script({'text': 'Noted.'})}")
+    assert ended(ann)["session_id"] == first["session_id"]
+
+    def ask(number: int, **more: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = ann.done(
+            "prompt", message=f"Question {number}. {script({'text': 'heron'})}", blocking=True, **more
+        )
+        sent = asked_for(model, f"Question {number}.")
+        assert any("Remember the word heron" in asked.text for asked in sent), "the history came along"
+        return answer
+
+    resumed = ask(1, session_id=first["session_id"], resume=True)
+    assert resumed["session_id"] == first["session_id"]
+    assert resumed["total_cost_usd"] > resumed["run_cost_usd"], (
+        "the session's cost adds up, the run's does not"
+    )
+    assert ask(2, resume=first["session_id"])["session_id"] == first["session_id"]
+    assert ask(3, **{"continue": True})["session_id"] == first["session_id"]
+    forked = ask(4, session_id=first["session_id"], resume=True, fork_session=True)
+    assert forked["session_id"] != first["session_id"]
+
+
+def test_a_new_session_takes_the_id_it_is_given(ann: Modern) -> None:
+    chosen = "0198c2f0-1111-4222-8333-444455556666"
+    started = ann.done("prompt", message=f"Hello. {script({'text': 'Hi.'})}", session_id=chosen)
+    assert started["session_id"] == chosen
+    assert ended(ann)["status"] == "completed"
+
+
+def test_effort_and_a_sub_agent_reach_the_model(ann: Modern, model: FakeModel) -> None:
+    ann.done("prompt", message=f"Think of effort. {script({'text': 'Done.'})}", effort="low", blocking=True)
+    assert any('"effort": "low"' in asked.text for asked in asked_for(model, "Think of effort."))
+    ann.refused("prompt", message=f"As whom? {script({'text': 'x'})}", agent="nobody-knows", blocking=True)
+    assert ann.done("status")["status"] == "error"
+
+
+def test_a_schema_is_checked_before_the_run_and_the_answer_after_it(ann: Modern) -> None:
+    refused = ann.refused("prompt", message="x", json_schema='{"type": "nonsense"}')
+    assert refused["field"] == "json_schema"
+    fits = script({"tool": "StructuredOutput", "input": {"port": 7411}}, {"text": "Done."})
+    answer = ann.done("prompt", message=f"Which? {fits}", json_schema=json.dumps(SCHEMA), blocking=True)
+    assert answer["structured_output"] == {"port": 7411}
+    missed = script({"text": "No structure."}, {"text": "Still none."}, {"text": "None."})
+    failed = ann.refused("prompt", message=f"Which? {missed}", json_schema=json.dumps(SCHEMA), blocking=True)
+    assert "structured output" in failed["error"]
+
+
+def test_a_budget_ends_the_run(ann: Modern) -> None:
+    dear = {"usage": {"input": 400_000, "output": 100_000}}
+    steps = ({"tool": "Bash", "input": {"command": "true"}, **dear}, {"text": "Done.", **dear})
+    failed = ann.refused("prompt", message=f"Spend. {script(*steps)}", max_budget_usd=0.01, blocking=True)
+    assert "budget" in failed["error"].lower()
+
+
+def test_an_error_of_the_api_is_an_error_of_the_run(ann: Modern) -> None:
+    broken = script({"status": 401, "message": "no such key"})
+    failed = ann.refused("prompt", message=f"Hello. {broken}", blocking=True)
+    assert failed["code"] == "run_failed"
+    assert ann.done("status")["status"] == "error"
+    assert "a-key-of-no-use" not in json.dumps(ann.done("result"))
+
+
+def test_stop_in_the_middle_of_a_tool_leaves_nothing_running(ann: Modern) -> None:
+    command = {"command": "python3 -c 'import time; time.sleep(7321.5)'", "timeout": 600_000}
+    ann.done("prompt", message=f"Sleep. {script({'text': 'I wait.', 'tool': 'Bash', 'input': command})}")
+
+    def sleeping() -> bool:
+        lines = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
+        return any(any("7321.5" in word and "sleep" in word for word in line) for line in lines)
+
+    until(sleeping)
+    assert ann.done("stop")["status"] == "stopped"
+    until(lambda: not sleeping())
+    assert "I wait." in json.dumps(ann.done("result")["messages"])
+
+
+def test_the_agent_reaches_quarterdeck_with_a_token_of_its_run_alone(
+    core: Core, ann: Modern, model: FakeModel
+) -> None:
+    steps = ({"tool": "mcp__quarterdeck__ping", "input": {}}, {"text": "It answered."})
+    ann.done("prompt", message=f"Ping it. {script(*steps)}", blocking=True)
+    rows = ann.done("result")["messages"]
+    assert any(row["role"] == "tool" and "pong" in str(row["content"]) for row in rows)
+
+
+def test_a_project_is_worked_on_in_a_worktree_of_its_own(core: Core, tmp_path: Path) -> None:
+    repo = GitRepo(tmp_path / "harbour")
+    repo.commit({"ship.txt": "aurora\n"})
+    me = core.modern(path="/mcp")
+    project = me.done("projects_create", name="Harbour", repo_paths=[str(repo.path)])["project_id"]
+    steps = ({"tool": "Bash", "input": {"command": "pwd && cat ship.txt"}}, {"text": "Seen."})
+    agent = core.modern(path="/mcp/agent")
+    agent.done("prompt", message=f"Look. {script(*steps)}", project_id=project, blocking=True)
+    seen = json.dumps(agent.done("result")["messages"])
+    assert "aurora" in seen
+    assert str(repo.path) not in seen, "not in the person's own checkout"
+
+
+def test_any_openai_client_talks_to_it(core: Core) -> None:
+    token = core.minted(user_id="an OpenAI client")["token"]
+    with OpenAI(base_url=f"{core.url}/v1", api_key=token, max_retries=0) as client:
+        answer = client.chat.completions.create(
+            model="claude-code", messages=[{"role": "user", "content": f"Hi. {script({'text': 'Hello!'})}"}]
+        )
+    assert answer.choices[0].message.content == "Hello!"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens > 0
