@@ -38,6 +38,8 @@ for name, value in steps:
             sys.stdout.write(f"{value} is {os.environ.get(value)}\n")
         case "prompt":
             sys.stdout.write(prompt)
+        case "python":
+            exec(value, {})
         case "wait_for":
             sys.stdout.flush()
             while not Path(value).exists():

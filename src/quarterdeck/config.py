@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -16,6 +16,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from quarterdeck.domain import hosts
 from quarterdeck.domain.agents import Agent, registry
 from quarterdeck.domain.content import Provider
 from quarterdeck.domain.errors import Invalid
@@ -34,6 +35,12 @@ def _listed(value: Any) -> Any:
     if value.lstrip().startswith("["):
         return json.loads(value)
     return [entry.strip() for entry in value.split(",") if entry.strip()]
+
+
+def _hosts(entries: list[str]) -> list[str]:
+    for entry in entries:
+        hosts.parse(entry)
+    return entries
 
 
 Names = Annotated[list[str], NoDecode, BeforeValidator(_listed)]
@@ -101,12 +108,15 @@ class WorkerSettings(_Section):
     # Names of the core's own environment that agents get: provider keys and base URLs beside the usual ones.
     pass_env: Names = []
     sandbox: Literal["auto", "required", "off"] = "auto"
+    sandbox_network: Literal["open", "isolated"] = "open"
+    sandbox_hosts: Annotated[Names, AfterValidator(_hosts)] = []
 
 
 class DefaultSettings(_Section):
     worker_agent: str = "claude-code"
     relay_agent: str = "claude-code"
     prompt_agent: str = "claude-code"
+    review_agent: str | None = None
 
 
 WaitSeconds = Annotated[int, Field(ge=1, le=3600)]

@@ -147,7 +147,14 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "artifacts.names_of": lambda tx: artifacts.names_of(tx, "job"),
     "relay.delivery_of": lambda tx: relay.delivery_of(tx, "job"),
     "tokens.live_of_job": lambda tx: tokens.live_of_job(tx, "job"),
+    "jobs.costs_of": lambda tx: jobs.costs_of(tx, "ses"),
+    "sessions.conversation": lambda tx: sessions.conversation(tx, "talk"),
+    "sessions.live_of_task": lambda tx: sessions.live_of_task(tx, "task", "work"),
+    "sessions.last_of_task": lambda tx: sessions.last_of_task(tx, "task", "opus"),
     "log.mine": lambda tx: log.mine(tx, 0, 10, task_id="task"),
+    "log.newest_of": lambda tx: log.newest_of(tx, "task", "task.created", 1),
+    "log.of_entity": lambda tx: log.of_entity(tx, "task", 10),
+    "log.count_of_entity": lambda tx: log.count_of_entity(tx, "task"),
     "subscriptions.add": lambda tx: subscriptions.add(tx, "session", "mcp://tasks/another"),
     "subscriptions.remove": lambda tx: subscriptions.remove(tx, "session", "mcp://tasks/task"),
     "subscriptions.count": lambda tx: subscriptions.count(tx, "session"),
@@ -159,6 +166,8 @@ NOT_BOUND = {name for name in CASES if name.startswith(("tokens.", "subscription
     "memory.patterns_by_id",
     "content.briefed_tasks",
     "content.usage_of",
+    "log.of_entity",
+    "log.count_of_entity",
 }
 # Rows that hang on a task, and the task itself.
 OF_A_TASK = {
@@ -173,6 +182,7 @@ OF_A_TASK = {
     "memory.unembedded",
     "memory.put_vectors",
     "log.mine",
+    "log.newest_of",
     *(name for name in CASES if name.startswith(("plans.", "sessions.", "content.", "jobs.", "artifacts."))),
     "relay.delivery_of",
 } - NOT_BOUND
@@ -224,6 +234,8 @@ def fill(tx: Tx) -> None:
         None,
     )
     sessions.add(tx, Session(*work))
+    sessions.add(tx, replace(Session(*work), id="talk", kind="prompt"))
+    sessions.add(tx, replace(Session(*work), id="run", kind="auto"))
     sessions.log(tx, LogEntry("ses", "info", "m", None, 1))
     sessions.add_artifact(tx, Artifact("ses", "p", "created", None, 1))
     written: tuple[Any, ...] = ("pending", None, None, None, None, [], 1, 1)
@@ -233,6 +245,8 @@ def fill(tx: Tx) -> None:
     content.add_usage(tx, ModelUsage("usage", "ann", "claude", "m", "p", "brief", 1, 1, None, 1))
     running: tuple[Any, ...] = ("RUNNING", 1, 1, 1, None, "worker", 9, None, None, {}, 1, 1, 1, None)
     jobs.add(tx, Job("job", "ann", "content", "task", {}, *running))
+    over = Job("over", "ann", "prompt", "task", {}, *running)
+    jobs.add(tx, replace(over, state="SUCCEEDED", session_id="ses", finished_at=1))
     artifacts.put(tx, [JobArtifact("job", "file", "text/plain", b"x", "digest", 1, 1)])
     token = Token("token", "ann", "n", "viewer", None, None, False, 1, None, None, None, "job", 1)
     tokens.add(tx, token, "digest")

@@ -51,9 +51,32 @@ EVERY_KEY: dict[str, tuple[Any, str, str]] = {
     "worker.log_cap_bytes": (65_536, "65536", "65536"),
     "worker.pass_env": (["A", "B"], '["A", "B"]', "A,B"),
     "worker.sandbox": ("required", '"required"', "required"),
+    "worker.sandbox_network": ("isolated", '"isolated"', "isolated"),
+    "worker.sandbox_hosts": (
+        ["a.example", "127.0.0.1:1"],
+        '["a.example", "127.0.0.1:1"]',
+        "a.example,127.0.0.1:1",
+    ),
     "defaults.worker_agent": ("bot", '"bot"', "bot"),
     "defaults.relay_agent": ("bot", '"bot"', "bot"),
     "defaults.prompt_agent": ("bot", '"bot"', "bot"),
+    "defaults.review_agent": ("bot", '"bot"', "bot"),
+    "general.auto_review": (False, "false", "false"),
+    "general.auto_approve": (True, "true", "true"),
+    "general.require_review_approval": (True, "true", "true"),
+    "general.serialize_merges": (False, "false", "false"),
+    "general.push_after_merge": (True, "true", "true"),
+    "general.default_base_branch": ("trunk", '"trunk"', "trunk"),
+    "general.auto_sync_base_branch": (False, "false", "false"),
+    "general.worktree_base_ref_strategy": ("local", '"local"', "local"),
+    "general.default_pair_terminal_backend": ("cursor", '"cursor"', "cursor"),
+    **{
+        f"general.default_model_{name}": ("m", '"m"', "m")
+        for name in ("claude", "opencode", "codex", "gemini", "kimi", "copilot")
+    },
+    "general.tasks_wait_default_timeout_seconds": (7, "7", "7"),
+    "general.tasks_wait_max_timeout_seconds": (8, "8", "8"),
+    "ui.skip_pair_instructions": (True, "true", "true"),
     "relay.local_roots": (["/a", "/b"], '["/a", "/b"]', "/a,/b"),
     "relay.max_queued": (1, "1", "1"),
     "relay.default_timeout_seconds": (60, "60", "60"),
@@ -190,6 +213,9 @@ def test_unknown_variable_of_a_section_is_refused(file: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("key", "written"),
     [
+        ("worker.sandbox_network", '"closed"'),
+        ("worker.sandbox_hosts", '["*.example"]'),
+        ("worker.sandbox_hosts", '["https://a.example"]'),
         ("server.max_body_bytes", "1023"),
         ("server.max_body_bytes", '"lots"'),
         ("server.rate_limit_per_minute", "-1"),

@@ -226,7 +226,8 @@ def variable(key: str) -> str:
     return "QUARTERDECK_" + key.replace(".", "__").upper()
 
 
-def variables() -> set[str]:
+@cache
+def variables() -> frozenset[str]:
     """Every environment variable that is read."""
     written = {
         found
@@ -235,7 +236,7 @@ def variables() -> set[str]:
         for found in _VARIABLE.findall(node.value)
         if node.value == found
     }
-    return written | {variable(key) for key in KEYS} | {"QUARTERDECK_AGENTS"}
+    return frozenset(written | {variable(key) for key in KEYS} | {"QUARTERDECK_AGENTS"})
 
 
 def metrics() -> set[str]:

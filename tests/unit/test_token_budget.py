@@ -11,7 +11,7 @@ from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Surface, Tool
 
 # Tokens as a quarter of the bytes: what it was when last measured, and a tenth more.
-BUDGETS = {"board": 4_200, "orchestrator": 1_611, "plans": 3_369, "relay": 812, "agent": 420}
+BUDGETS = {"board": 3_450, "orchestrator": 1_611, "plans": 3_369, "relay": 812, "agent": 352}
 UNION_BUDGET = 11_000
 LONGEST_DESCRIPTION = 120
 LONGEST_INSTRUCTIONS = 300

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
-from quarterdeck.core import plans, projects
+from quarterdeck.core import plans, projects, settings
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict, NotFound
@@ -22,7 +22,8 @@ _TITLE: Final = 100
 async def propose(
     core: Core, caller: Caller, tasks: Sequence[dict[str, Any]], todos: Sequence[dict[str, Any]]
 ) -> Proposal:
-    """Keep a proposal for the project that the caller's user has open."""
+    """Keep a proposal for the project that the caller has open; accept it where that is the setting."""
+    at_once = await settings.get(core, "general.auto_approve")
 
     def body(tx: Tx) -> Proposal:
         proposal = Proposal(
@@ -39,7 +40,7 @@ async def propose(
         )
         rows.add(tx, proposal)
         tx.emit("proposal.received", proposal.id, tasks=len(proposal.tasks), todos=len(proposal.todos))
-        return proposal
+        return _accepted(tx, proposal)[0] if at_once else proposal
 
     return await core.db.tx(caller, body)
 
@@ -54,19 +55,23 @@ async def accept(
 ) -> tuple[Proposal, plans.PlanView]:
     """Make the proposal a plan of one phase; its tasks are on the board from then on."""
 
-    def body(tx: Tx) -> tuple[Proposal, plans.PlanView]:
-        proposal = _open(tx, proposal_id)
-        target = project_id or proposal.project_id or project_rows.opened(tx)
-        if target is not None:
-            projects.seen(tx, target)
-        named = title or str(proposal.tasks[0]["title"])[:_TITLE]
-        phase = plans.NewPhase("Tasks", None, [_task(task) for task in proposal.tasks])
-        context = {"proposal_id": proposal.id, "todos": proposal.todos}
-        new = plans.NewPlan(named, context=context, phases=[phase], status="active", project_id=target)
-        view = plans.make(tx, new)
-        return _close(tx, proposal, "accepted", view.plan.id), view
+    return await core.db.tx(
+        caller, lambda tx: _accepted(tx, _open(tx, proposal_id), title=title, project_id=project_id)
+    )
 
-    return await core.db.tx(caller, body)
+
+def _accepted(
+    tx: Tx, proposal: Proposal, *, title: str | None = None, project_id: str | None = None
+) -> tuple[Proposal, plans.PlanView]:
+    target = project_id or proposal.project_id or project_rows.opened(tx)
+    if target is not None:
+        projects.seen(tx, target)
+    named = title or str(proposal.tasks[0]["title"])[:_TITLE]
+    phase = plans.NewPhase("Tasks", None, [_task(task) for task in proposal.tasks])
+    context = {"proposal_id": proposal.id, "todos": proposal.todos}
+    new = plans.NewPlan(named, context=context, phases=[phase], status="active", project_id=target)
+    view = plans.make(tx, new)
+    return _close(tx, proposal, "accepted", view.plan.id), view
 
 
 def _task(task: dict[str, Any]) -> plans.NewTask:

@@ -19,7 +19,7 @@ from quarterdeck.git.worktrees import Refused
 from quarterdeck.store import reviews as rows
 from quarterdeck.store.tx import Tx
 
-Kind = Literal["requested", "approved", "rejected", "rebased", "merged"]
+Kind = Literal["requested", "approved", "rejected", "remarked", "rebased", "merged"]
 RejectionAction = Literal["reopen", "return", "in_progress", "backlog"]
 
 LISTED: Final = 50
@@ -83,6 +83,11 @@ async def reject(
         return tasks.write(tx, task, {}, status=target, actor="board", reason=reason)
 
     return await core.db.tx(caller, body)
+
+
+async def remark(core: Core, caller: Caller, task_id: str, text: str, by: str) -> None:
+    """Keep what an agent said of another's work; it decides nothing."""
+    await core.db.tx(caller, lambda tx: add(tx, tasks.held(tx, task_id), "remarked", text, by=by))
 
 
 async def listing(core: Core, caller: Caller, task_id: str, limit: int = LISTED) -> list[Review]:

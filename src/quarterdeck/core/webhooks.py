@@ -5,7 +5,6 @@ it arrives or is given up. It goes to the address that was checked, is signed, a
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from quarterdeck.core import queue, relay
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import SYSTEM
 from quarterdeck.domain.errors import QuarterdeckError
+from quarterdeck.domain.hosts import public
 from quarterdeck.domain.ids import new_id, now_us
 from quarterdeck.domain.records import Delivery, Job
 from quarterdeck.events import Event
@@ -46,9 +46,7 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|\n)")
 _LONGEST_LINE: Final = 8192
 # What stands for itself in a path or a query; the percent sign, since it is encoded already.
 _SAFE: Final = "/%:@!$&'()*+,;=?-._~[]"
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 logger = structlog.get_logger()
 
@@ -235,9 +233,8 @@ async def _resolved(url: str, *, private: bool) -> _Target:
         found = await loop.getaddrinfo(ascii_host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise _Undelivered("the host has no address") from None
-    # A zone says through which interface, not to which address.
     addresses = [str(entry[4][0]) for entry in found]
-    if not private and not all(_public(ipaddress.ip_address(each.partition("%")[0])) for each in addresses):
+    if not private and not all(map(public, addresses)):
         raise _Undelivered(
             "the host has a private address, which relay.webhook_private would allow", final=True
         )
@@ -245,19 +242,6 @@ async def _resolved(url: str, *, private: bool) -> _Target:
         f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
     )
     return _Target(ascii_host, port, path, tls, addresses[0])
-
-
-def _public(address: Address) -> bool:
-    """Whether an address belongs to the open network, also one that another is wrapped in."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo and address.teredo[1])
-        if inner is None and address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        if inner is not None:
-            return _public(inner)
-        if address.is_site_local:
-            return False
-    return address.is_global and not address.is_multicast
 
 
 def _host_header(target: _Target) -> str:

@@ -132,13 +132,14 @@ class JobRun:
         wrap: Callable[[Launch], Launch] | None = None,
         timeout_s: float | None = None,
         on_step: Callable[[Step], None] | None = None,
+        agent: Agent | None = None,
     ) -> Outcome:
-        """Run the job's agent once, below a supervisor; how it ended by its own account.
+        """Run the job's agent, or another, once, below a supervisor; how it ended by its own account.
 
         Its steps are told as they come. After the loss of a worker, an agent that had ended by itself is not
         run again: what it left is read instead. Failed with TIMEOUT at the deadline.
         """
-        agent = self.agent()
+        agent = agent or self.agent()
         reader = self._adapter(agent).reader(assignment)
         self._on_step = on_step
         folder = self.folder / (f"agent-{len(self._runs) + 1}" if self._runs else "agent")

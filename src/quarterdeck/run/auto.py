@@ -21,6 +21,7 @@ from quarterdeck.run.adapters.registry import adapter_of, model_of
 from quarterdeck.run.adapters.variables import environment
 from quarterdeck.run.agent_run import Failed, JobRun
 from quarterdeck.run.attempts import Attempt, Spec, recover, transcript
+from quarterdeck.run.looks import first_look
 
 ACCEPTANCE_SECONDS: Final = 1800.0
 _PATCH: Final = 2_000_000
@@ -201,6 +202,9 @@ async def _judge(
             return await _failed(
                 run, ground, result, auto.ACCEPTANCE_FAILED, f"The acceptance command {how}: {command[:500]}"
             )
+    look = await first_look(run, ground.caller, ground.task_id, ground.title, ground.cwd)
+    if look is not None:
+        result["first_look"] = look
     summary = f"{auto.facts_of(result)}. {notes}".strip()
     return Ending("SUCCEEDED", summary, result=result, files=await _files(run, ground, result))
 

@@ -8,17 +8,20 @@ from typing import Any, Final
 from quarterdeck.core import relay
 from quarterdeck.core.queue import Ending, File
 from quarterdeck.core.tokens import LOCAL_USER
-from quarterdeck.domain import contract, patch
+from quarterdeck.domain import contract, hosts, patch
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.contract import BadArtifacts, Sections
 from quarterdeck.domain.errors import Invalid, Unavailable
 from quarterdeck.domain.jobspec import JobSpec, prompt_for
 from quarterdeck.run import checkout as checkouts
 from quarterdeck.run import pull_requests, sandbox
-from quarterdeck.run.adapters.base import Assignment
+from quarterdeck.run.adapters.base import Assignment, Outcome
+from quarterdeck.run.adapters.variables import environment, family
 from quarterdeck.run.checkout import Checkout
+from quarterdeck.run.gate import Gate
 from quarterdeck.run.mirror import CheckoutError
 from quarterdeck.run.pull_requests import PullRequest
+from quarterdeck.run.sandbox import Sandbox
 from quarterdeck.run.worker import Failed, JobRun
 
 _NAMED: Final = 20
@@ -38,10 +41,10 @@ async def perform(run: JobRun) -> Ending:
 
 
 async def _attempt(run: JobRun, record: dict[str, Any]) -> Ending:
-    spec = relay.spec_of(run.job)
+    spec, worker = relay.spec_of(run.job), run.core.settings.worker
     run.agent()
     try:
-        box = await sandbox.choose(run.core.settings.worker.sandbox)
+        box = await sandbox.choose(worker.sandbox, worker.sandbox_network)
     except Unavailable as error:
         raise Failed("EXECUTOR_ERROR", error.message) from error
     checkout = await _checkout(run, spec)
@@ -57,8 +60,8 @@ async def _attempt(run: JobRun, record: dict[str, Any]) -> Ending:
         token=run.token,
         job_id=run.job.id,
     )
-    record |= {"sandbox": box.enforced, "network": sandbox.NETWORK}
-    outcome = await run.run_agent(assignment, wrap=box.wrap(checkout.path, home))
+    record |= {"sandbox": box.enforced, "network": worker.sandbox_network}
+    outcome = await _outcome(run, assignment, box, record)
     if outcome.usage is not None:
         record["usage"] = asdict(outcome.usage)
     if outcome.denials:
@@ -69,6 +72,22 @@ async def _attempt(run: JobRun, record: dict[str, Any]) -> Ending:
     if not outcome.ok:
         raise Failed("EXECUTOR_ERROR", outcome.error or f"the agent stopped: {outcome.stop_reason}")
     return await _delivered(run, checkout, await _verified(checkout, outcome.final_text))
+
+
+async def _outcome(run: JobRun, assignment: Assignment, box: Sandbox, record: dict[str, Any]) -> Outcome:
+    """The agent's run in its sandbox, with a gate as its only way out where its network is isolated."""
+    tree, home = assignment.cwd, assignment.home
+    agent, settings = run.agent(), run.core.settings
+    if settings.worker.sandbox_network == "open":
+        return await run.run_agent(assignment, wrap=box.wrap(tree, home))
+    env = environment(agent, settings, home)
+    allowed = hosts.allowed(family(agent), [run.mcp_url], env, settings.worker.sandbox_hosts)
+    async with Gate(run.folder / "gate", allowed) as gate:
+        try:
+            return await run.run_agent(assignment, wrap=box.wrap(tree, home, gate))
+        finally:
+            if gate.refused:
+                record["refused"] = sorted(gate.refused)
 
 
 async def _checkout(run: JobRun, spec: JobSpec) -> Checkout:

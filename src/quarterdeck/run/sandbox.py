@@ -1,12 +1,14 @@
 """Bubblewrap around a relay job's agent: its tree read-only, its home, its program, nothing else of the disk.
 
-It runs inside the supervisor's own PID namespace. The network stays open: the agent needs its model and the
-core. Where bubblewrap does not run, the tree is only verified afterwards.
+It runs inside the supervisor's own PID namespace. Its network is the host's, or nothing but loopback with a
+gate that leads to its model, the core and what else is allowed. Where bubblewrap does not run, the tree is
+only verified afterwards.
 """
 
 import asyncio
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +18,15 @@ from typing import Final, Literal
 from quarterdeck.domain.errors import QuarterdeckError, Unavailable
 from quarterdeck.run.adapters.base import Launch
 from quarterdeck.run.attempts import Attempt, Spec, transcript
+from quarterdeck.run.gate import Gate
 
 Wish = Literal["auto", "required", "off"]
 Enforced = Literal["bubblewrap", "verified"]
+Network = Literal["open", "isolated"]
 Wrap = Callable[[Launch], Launch]
 
 PROBE_SECONDS: Final = 30.0
-NETWORK: Final = "open"
+FORWARD: Final = Path(__file__).with_name("forward.py")
 
 _BASE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # What programs look up: certificates, names of hosts and users, the linker's cache, the time zone.
@@ -45,6 +49,10 @@ _FILES: Final = (
 _TEMPORARY: Final = "/tmp"  # noqa: S108 - its own
 _SCRIPT_HEAD: Final = 512
 _HOPS: Final = 10
+# Where the way out lies inside, and the interpreter that serves it: no link, and no virtual environment.
+_GATE_INSIDE: Final = "/run/.quarterdeck.gate"
+_FORWARD_INSIDE: Final = "/run/.quarterdeck.py"
+_PYTHON: Final = Path(sys.executable).resolve()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +66,14 @@ class Sandbox:
     def enforced(self) -> Enforced:
         return "verified" if self.program is None else "bubblewrap"
 
-    def wrap(self, tree: Path, home: Path) -> Wrap:
-        """A function that puts a launch into the sandbox; without bubblewrap it is left outside."""
+    def wrap(self, tree: Path, home: Path, gate: Gate | None = None) -> Wrap:
+        """A function that puts a launch into the sandbox; without bubblewrap it is left outside.
+
+        With a gate, that is its only way to the network.
+        """
         program = self.program
+        if program is None and gate is not None:
+            raise Unavailable("A gate is no bound without bubblewrap.")
 
         def wrapped(launch: Launch) -> Launch:
             # A byte code cache would be a change of the tree.
@@ -69,8 +82,9 @@ class Sandbox:
                 return replace(launch, env=env)
             if "TMPDIR" in env:
                 env["TMPDIR"] = _TEMPORARY
-            argv = [program, *arguments(launch, tree, home), "--", *_absolute(launch.argv, env)]
-            return replace(launch, argv=argv, env=env)
+            options = arguments(launch, tree, home, gate)
+            inside = [*_forwarder(gate), *_absolute(launch.argv, env)]
+            return replace(launch, argv=[program, *options, "--", *inside], env=env)
 
         return wrapped
 
@@ -78,12 +92,15 @@ class Sandbox:
 _probed: dict[str, Sandbox] = {}
 
 
-async def choose(wish: Wish) -> Sandbox:
-    """The sandbox for a setting of `worker.sandbox`; Unavailable when one is required and none works."""
-    if wish == "off":
-        return Sandbox(None, "switched off")
-    found = await probe()
-    if wish == "required" and found.program is None:
+async def choose(wish: Wish, network: Network = "open") -> Sandbox:
+    """The sandbox for the settings; Unavailable when one is required and none works.
+
+    An isolated network requires one.
+    """
+    found = Sandbox(None, "worker.sandbox is off") if wish == "off" else await probe()
+    if found.program is None and network == "isolated":
+        raise Unavailable(f"worker.sandbox_network is isolated, which needs bubblewrap: {found.reason}")
+    if found.program is None and wish == "required":
         raise Unavailable(f"worker.sandbox is required, and bubblewrap does not run here: {found.reason}")
     return found
 
@@ -126,9 +143,12 @@ def _stage(root: Path) -> tuple[Path, Path]:
     return tree, home
 
 
-def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
+def arguments(launch: Launch, tree: Path, home: Path, gate: Gate | None = None) -> list[str]:
     """The options of bubblewrap for one agent, working in `tree` with `home` as its own."""
     words = [*_NAMESPACES, "--ro-bind", "/usr", "/usr"]
+    if gate is not None:
+        words.append("--unshare-net")
+        launch = replace(launch, folders=(*launch.folders, *_installation(_PYTHON)))
     for path in map(Path, _BASE):
         if path.is_symlink():
             words += ["--symlink", os.fspath(path.readlink()), str(path)]
@@ -144,8 +164,18 @@ def arguments(launch: Launch, tree: Path, home: Path) -> list[str]:
         else:
             words += ["--ro-bind-try", str(path), str(path)]
     words += ["--bind", str(home), str(home), "--ro-bind", str(tree), str(tree)]
+    if gate is not None:
+        words += ["--ro-bind", str(FORWARD), _FORWARD_INSIDE, "--ro-bind", str(gate.path), _GATE_INSIDE]
     # The parents of what is bound are made on the way; nothing may be added to them.
     return [*words, "--remount-ro", "/", "--chdir", str(tree)]
+
+
+def _forwarder(gate: Gate | None) -> list[str]:
+    """What stands before the agent's own words where a gate is its way to the network."""
+    if gate is None:
+        return []
+    doors = " ".join(map(str, gate.allowed.loopback))
+    return [str(_PYTHON), "-I", "-S", _FORWARD_INSIDE, _GATE_INSIDE, doors]
 
 
 def _reachable(launch: Launch, tree: Path, home: Path) -> list[Path]:

@@ -46,7 +46,6 @@ from quarterdeck.surfaces.all import SURFACES, UNION
 from quarterdeck.surfaces.table import Desk
 
 _SWEEP_SECONDS = 600.0
-SIGNIN = "/api/signin"
 
 Route = Callable[[Caller, Scope, Receive, Send], Awaitable[None]]
 
@@ -105,7 +104,7 @@ class Application:
             DOCTOR: partial(doctor.serve, core),
             JOBS: work.serve,
             DIFFS: work.serve,
-            SIGNIN: self._link,
+            openapi.SIGNIN: self._link,
             **dict.fromkeys(CHAT, chat.serve),
         }
         self._endpoints: dict[str, Endpoint] = {}

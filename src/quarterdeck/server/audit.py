@@ -8,13 +8,12 @@ from starlette.types import Receive, Scope, Send
 from quarterdeck.core import audit
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
-from quarterdeck.domain.errors import Denied, Invalid, QuarterdeckError, Unavailable
-from quarterdeck.server.http import answer
+from quarterdeck.domain.errors import Denied, QuarterdeckError
+from quarterdeck.server.http import answer, refuse
 from quarterdeck.surfaces.board_audit import AuditTail, event_row
 from quarterdeck.surfaces.schema import parse
 
 PATH = "/api/audit"
-_STATUS: dict[type[QuarterdeckError], int] = {Invalid: 422, Denied: 403, Unavailable: 503}
 
 
 async def serve(core: Core, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
@@ -32,9 +31,7 @@ async def serve(core: Core, caller: Caller, scope: Scope, receive: Receive, send
         else:
             await answer(send, 404, {"detail": f"there are {PATH} and {PATH}/verify"})
     except QuarterdeckError as error:
-        worded = {"detail": error.message, "code": error.code, "field": error.field, "hint": error.hint}
-        shown = {key: value for key, value in worded.items() if value is not None}
-        await answer(send, _STATUS.get(type(error), 400), shown)
+        await refuse(send, error)
 
 
 def _check(caller: Caller) -> None:

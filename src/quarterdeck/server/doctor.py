@@ -10,12 +10,11 @@ from quarterdeck.core import ledger
 from quarterdeck.core.context import Core
 from quarterdeck.core.ledger import Drift
 from quarterdeck.domain.callers import Caller
-from quarterdeck.domain.errors import Denied, QuarterdeckError, Unavailable
-from quarterdeck.server.http import answer
+from quarterdeck.domain.errors import Denied, QuarterdeckError
+from quarterdeck.server.http import answer, refuse
 
 PATH = "/api/doctor"
 _TEND_SECONDS = 300.0
-_STATUS: dict[type[QuarterdeckError], int] = {Denied: 403, Unavailable: 503}
 
 
 async def serve(core: Core, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,7 +34,7 @@ async def serve(core: Core, caller: Caller, scope: Scope, receive: Receive, send
         left = await ledger.check(core)
         await answer(send, 200, report | {"ok": not left, "drift": [shown(drift) for drift in left]})
     except QuarterdeckError as error:
-        await answer(send, _STATUS.get(type(error), 400), {"detail": error.message, "code": error.code})
+        await refuse(send, error)
 
 
 def shown(drift: Drift) -> dict[str, Any]:

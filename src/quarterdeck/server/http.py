@@ -8,6 +8,16 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
+from quarterdeck.domain.errors import (
+    Conflict,
+    Denied,
+    Invalid,
+    NotFound,
+    QuarterdeckError,
+    RateLimited,
+    Unavailable,
+)
+
 Headers = list[tuple[bytes, bytes]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -25,6 +35,23 @@ def header(scope: Scope, name: bytes) -> str | None:
 async def answer(send: Send, status: int, body: Any, headers: Headers | None = None) -> None:
     """One JSON answer."""
     await answer_text(send, json.dumps(body, separators=(",", ":")), status, headers)
+
+
+_STATUS: dict[type[QuarterdeckError], int] = {
+    Invalid: 422,
+    NotFound: 404,
+    Denied: 403,
+    Conflict: 409,
+    RateLimited: 429,
+    Unavailable: 503,
+}
+
+
+async def refuse(send: Send, error: QuarterdeckError) -> None:
+    """A refusal of a REST route, in the one shape that they share."""
+    worded = {"detail": error.message, "code": error.code, "field": error.field, "hint": error.hint}
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
+    await answer(send, status, {key: value for key, value in worded.items() if value is not None})
 
 
 async def answer_text(send: Send, text: str, status: int = 200, headers: Headers | None = None) -> None:

@@ -17,12 +17,14 @@ _JSON: Final = "application/json"
 _TEXT: Final = {"type": "string"}
 _MAYBE: Final = {"type": ["string", "null"]}
 _TIME: Final = {"type": ["string", "null"], "format": "date-time"}
+_PART: Final = {"type": "string", "minLength": 1, "maxLength": 100, "pattern": "^[A-Za-z0-9_.-]+$"}
+SIGNIN = "/api/signin"
 
 SCHEMAS: Final[dict[str, Any]] = {
     "Refusal": {
         "type": "object",
         "required": ["detail"],
-        "properties": {"detail": _TEXT, "code": _TEXT, "field": _MAYBE, "hint": _MAYBE},
+        "properties": {"detail": _TEXT, "code": _TEXT, "field": _TEXT, "hint": _TEXT},
     },
     "Token": {
         "type": "object",
@@ -85,11 +87,6 @@ def _list(name: str, inner: Any) -> dict[str, Any]:
     return {"type": "object", "required": [name], "properties": {name: {"type": "array", "items": inner}}}
 
 
-def _object(**properties: Any) -> dict[str, Any]:
-    """An object that has all of these."""
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
 def _answers(*refusals: int, **good: Any) -> dict[str, Any]:
     """The responses of an operation: `ok` or `made` with its schema, and refusals by their status."""
     found: dict[str, Any] = {}
@@ -125,59 +122,66 @@ def _query(model: type[BaseModel]) -> list[dict[str, Any]]:
     ]
 
 
-def _parameter(where: str, name: str, **schema: Any) -> dict[str, Any]:
-    return {"name": name, "in": where, "required": where == "path", "schema": schema or _TEXT}
+def _work() -> dict[str, Any]:
+    """Jobs, diffs and the link to the board."""
 
+    def path(*names: str) -> list[dict[str, Any]]:
+        return [{"name": name, "in": "path", "required": True, "schema": _PART} for name in names]
 
-def _jobs() -> dict[str, Any]:
-    """Jobs of every kind, and what a task changed."""
-    job, text = _ref("Job"), {"type": "string", "minLength": 1, "maxLength": 100}
-    whole = {"type": "integer", "minimum": 0, "maximum": 1_000_000}
-    filters = [_parameter("query", name, **text) for name in ("state", "kind", "agent", "task_id")]
-    one = [_parameter("path", "id", **text)]
-    log = _object(text=_TEXT, offset=whole, ended={"type": "boolean"}, state=_TEXT)
-    file = _object(name=_TEXT, media_type=_TEXT, sha256=_TEXT, text=_TEXT)
-    diff = _object(
-        task_id=_TEXT, files=whole, insertions=whole, deletions=whole, repos={"type": "array", "items": {}}
-    )
-    deeds = {
-        f"{work.PATH}/{{id}}/{deed}": {
-            "parameters": one,
-            "post": _operation(f"{deed}_job", summary, _answers(404, 409, 422, *_GATED, ok=job)),
-        }
-        for deed, summary in (("cancel", "End a job"), ("retry", "Run the same work once more"))
+    def query(**types: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"name": name, "in": "query", "schema": schema} for name, schema in types.items()]
+
+    job, count = _ref("Job"), {"type": "integer", "minimum": 0, "maximum": 1_000_000}
+    filters = query(state=_TEXT, kind=_TEXT, agent=_TEXT, task_id=_TEXT, limit=count)
+    log = {
+        "type": "object",
+        "required": ["text", "offset", "ended", "state"],
+        "properties": {
+            "text": _TEXT,
+            "offset": {"type": "integer"},
+            "ended": {"type": "boolean"},
+            "state": _TEXT,
+        },
     }
+    whole, link = {"type": "object"}, {"type": "object", "required": ["url"], "properties": {"url": _TEXT}}
+    lost, stuck = (404, 422, *_GATED), (404, 409, 422, *_GATED)
+    one = f"{work.PATH}/{{id}}"
     return {
         work.PATH: {
             "get": _operation(
-                "list_jobs",
-                "Jobs, running and waiting ones first",
-                _answers(404, 422, *_GATED, ok=_object(jobs={"type": "array", "items": job})),
-                parameters=[*filters, _parameter("query", "limit", **whole)],
+                "list_jobs", "Your jobs", _answers(*lost, ok=_list("jobs", job)), parameters=filters
             )
         },
-        f"{work.PATH}/{{id}}": {
-            "parameters": one,
-            "get": _operation("get_job", "One job and its files", _answers(404, *_GATED, ok=job)),
+        one: {
+            "parameters": path("id"),
+            "get": _operation("get_job", "One job and its files", _answers(*lost, ok=job)),
         },
-        f"{work.PATH}/{{id}}/log": {
-            "parameters": one,
+        f"{one}/log": {
+            "parameters": path("id"),
             "get": _operation(
                 "job_log",
-                "Its log from a place on, also while it runs",
-                _answers(404, 422, *_GATED, ok=log),
-                parameters=[_parameter("query", name, **whole) for name in ("offset", "wait")],
+                "Its log from an offset on",
+                _answers(*lost, ok=log),
+                parameters=query(offset=count, wait={"type": "integer", "minimum": 0, "maximum": 1}),
             ),
         },
-        f"{work.PATH}/{{id}}/files/{{name}}": {
-            "parameters": [*one, _parameter("path", "name", **text)],
-            "get": _operation("job_file", "A file that it left", _answers(404, *_GATED, ok=file)),
+        f"{one}/files/{{name}}": {
+            "parameters": path("id", "name"),
+            "get": _operation("job_file", "A file that it left", _answers(*lost, ok=whole)),
         },
-        **deeds,
+        f"{one}/cancel": {
+            "parameters": path("id"),
+            "post": _operation("cancel_job", "End it", _answers(*stuck, ok=job)),
+        },
+        f"{one}/retry": {
+            "parameters": path("id"),
+            "post": _operation("retry_job", "The same work once more", _answers(*stuck, ok=job)),
+        },
         f"{work.DIFFS}/{{id}}/diff": {
-            "parameters": one,
-            "get": _operation("task_diff", "What a task changed", _answers(404, 409, *_GATED, ok=diff)),
+            "parameters": path("id"),
+            "get": _operation("task_diff", "What a task changed", _answers(*stuck, ok=whole)),
         },
+        SIGNIN: {"post": _operation("signin_link", "A link to the board", _answers(*_GATED, ok=link))},
     }
 
 
@@ -239,14 +243,6 @@ def document() -> dict[str, Any]:
                     "revoke_token", "End a token at once", _answers(404, 405, 422, *_GATED, ok=revoked)
                 ),
             },
-            "/api/signin": {
-                "post": _operation(
-                    "sign_in_link",
-                    "A link that signs in to the web board once, within a quarter of an hour",
-                    _answers(405, *_GATED, ok=_object(url=_TEXT)),
-                )
-            },
-            **_jobs(),
             audit.PATH: {
                 "get": _operation(
                     "audit_tail",
@@ -262,6 +258,7 @@ def document() -> dict[str, Any]:
                 "get": _operation("doctor_check", "What has drifted", _answers(*_GATED, ok=report)),
                 "post": _operation("doctor_mend", "Mend it", _answers(*_GATED, ok=report)),
             },
+            **_work(),
             "/healthz": {"get": _open("healthz", "The process is alive", _answers(ok=status))},
             "/readyz": {"get": _open("readyz", "It can serve", _answers(421, ok=status, unready=status))},
         },

@@ -9,14 +9,13 @@ from starlette.types import Receive, Scope, Send
 from quarterdeck.core import tokens
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller, Profile
-from quarterdeck.domain.errors import Denied, Invalid, NotFound, QuarterdeckError, Unavailable
+from quarterdeck.domain.errors import Invalid, QuarterdeckError
 from quarterdeck.domain.ids import iso
 from quarterdeck.domain.records import Token
-from quarterdeck.server.http import answer, body_of
+from quarterdeck.server.http import answer, body_of, refuse
 from quarterdeck.surfaces.schema import Args, Id, Label, parse
 
 PATH = "/profile/mcp/tokens"
-_STATUS: dict[type[QuarterdeckError], int] = {Invalid: 422, NotFound: 404, Denied: 403, Unavailable: 503}
 _TEN_YEARS = 10 * 366 * 86_400
 
 
@@ -59,9 +58,7 @@ class TokenRoutes:
                 allowed = b"DELETE" if rest else b"GET, POST"
                 await answer(send, 405, {"detail": f"{method} is not served here"}, [(b"allow", allowed)])
         except QuarterdeckError as error:
-            worded = {"detail": error.message, "code": error.code, "field": error.field, "hint": error.hint}
-            status = _STATUS.get(type(error), 400)
-            await answer(send, status, {key: value for key, value in worded.items() if value is not None})
+            await refuse(send, error)
 
     async def _mint(self, caller: Caller, raw: bytes) -> dict[str, Any]:
         try:

@@ -10,24 +10,17 @@ from starlette.types import Receive, Scope, Send
 from quarterdeck.core import runs, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
-from quarterdeck.domain.errors import Conflict, Denied, Invalid, NotFound, QuarterdeckError, Unavailable
+from quarterdeck.domain.errors import Denied, Invalid, QuarterdeckError
 from quarterdeck.domain.ids import iso
 from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Job
 from quarterdeck.run import attempts
-from quarterdeck.server.http import answer
+from quarterdeck.server.http import answer, refuse
 
 PATH = "/api/jobs"
 DIFFS = "/api/tasks"
 _MOST_SECONDS = 30.0
 _CHUNK = 262_144
-_STATUS: dict[type[QuarterdeckError], int] = {
-    Invalid: 422,
-    NotFound: 404,
-    Denied: 403,
-    Conflict: 409,
-    Unavailable: 503,
-}
 
 
 class WorkRoutes:
@@ -59,8 +52,7 @@ class WorkRoutes:
         try:
             shown = await work
         except QuarterdeckError as error:
-            status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-            await answer(send, status, {"detail": error.message, "code": error.code, "hint": error.hint})
+            await refuse(send, error)
         else:
             await answer(send, 200, shown)
 

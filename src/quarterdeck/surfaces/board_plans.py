@@ -40,10 +40,13 @@ async def propose_plan(call: Call, a: ProposePlan) -> Row:
     """Propose a plan; a person turns it into tasks on the board. todos: how you got there."""
     tasks, todos = ([each.model_dump() for each in given] for given in (a.tasks, a.todos))
     proposal = await proposals.propose(call.core, call.caller, tasks, todos)
+    waits = proposal.status == "received"
     return envelope(
         True,
-        "proposal received; it waits for a person",
-        "PROPOSAL_RECEIVED",
+        "proposal received; it waits for a person"
+        if waits
+        else "proposal accepted; its tasks are on the board",
+        "PROPOSAL_RECEIVED" if waits else "PROPOSAL_ACCEPTED",
         status=proposal.status,
         proposal_id=proposal.id,
         task_count=len(tasks),

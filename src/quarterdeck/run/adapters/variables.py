@@ -71,10 +71,10 @@ CLOUDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 def environment(agent: Agent, settings: Settings, home: Path) -> dict[str, str]:
     """All that an agent sees: the host's few, its provider's keys, `worker.pass_env`, its own row last."""
-    family = _family(agent)
-    names = [*ALWAYS, *KEYS.get(family, ()), *settings.worker.pass_env]
+    whose = family(agent)
+    names = [*ALWAYS, *KEYS.get(whose, ()), *settings.worker.pass_env]
     for switch, (adapter, more) in CLOUDS.items():
-        if adapter == family and (agent.env.get(switch) or os.environ.get(switch)):
+        if adapter == whose and (agent.env.get(switch) or os.environ.get(switch)):
             names += more
     env = _DEFAULTS | _present(names)
     if any(name in env for name in PROXIES):
@@ -88,7 +88,7 @@ def _present(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def _family(agent: Agent) -> str:
+def family(agent: Agent) -> str:
     """Whose keys it may have; an ACP agent is known by the name of its program."""
     if agent.adapter != "acp" or not agent.command:
         return agent.adapter or ""
