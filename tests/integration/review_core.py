@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,20 @@ class Desk:
         return (await tasks.get(self.core, ANN, task.id)).task.status
 
 
+_template: list[bytes] = []
+
+
+async def template() -> bytes:
+    """An empty database, made once: most of the time of a first start is the making of its tables."""
+    if not _template:
+        with tempfile.TemporaryDirectory() as folder:
+            settings = Settings(search=SearchSettings(provider="off"))
+            async with life.opened(settings, Path(folder), serving=False):
+                pass
+            _template.append(Path(folder, "quarterdeck.db").read_bytes())
+    return _template[0]
+
+
 @contextlib.asynccontextmanager
 async def review_core(
     folder: Path,
@@ -66,6 +81,8 @@ async def review_core(
     data, paths = folder / "data", [folder / f"repo{number}" for number in range(repos)]
     fresh = not data.exists()
     data.mkdir(parents=True, exist_ok=True)
+    if fresh and database_url is None:
+        (data / "quarterdeck.db").write_bytes(await template())
     sources = [GitRepo(path) if fresh else GitRepo.at(path) for path in paths]
     async with life.opened(settings, data, serving=False) as core:
         if not fresh:

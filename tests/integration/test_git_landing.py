@@ -17,6 +17,7 @@ from quarterdeck.git import landing
 from quarterdeck.git.landing import Move, Moved
 from quarterdeck.git.worktrees import Refused
 from tests.git_repo import ENVIRONMENT, GitRepo
+from tests.store import until
 
 FILES = {
     "edited.txt": "one\n",
@@ -278,6 +279,32 @@ def test_a_move_that_was_killed_is_finished_or_undone(step: str, how: str, tmp_p
     assert seen(repo) == seen(other)
     assert asyncio.run(landing.recover(move)) == "landed", "again changes nothing"
     assert seen(repo) == seen(other)
+
+
+def test_a_git_that_outlives_its_core_is_waited_for(tmp_path: Path) -> None:
+    repo, old, new = source(tmp_path / "repo")
+    release = tmp_path / "release"
+    slow = f"while [ ! -e {release} ]; do sleep 0.05; done; cat"
+    repo.git("config", "filter.slow.smudge", slow)
+    (repo.path / ".git" / "info" / "attributes").write_text("edited.txt filter=slow\n")
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(repo.path), old, new, "", ""])
+    under_way = repo.path / ".git" / "quarterdeck.index.lock"
+
+    async def run() -> None:
+        await until(under_way.exists)
+        child.kill()
+        child.wait()
+        recovering = asyncio.create_task(landing.recover(Move(repo.path, "main", old, new)))
+        await asyncio.sleep(0.2)
+        assert not recovering.done()
+        assert under_way.exists(), "it is not taken from under git"
+        release.touch()
+        assert await recovering == "landed"
+
+    asyncio.run(run())
+    assert (repo.path / "edited.txt").read_text() == "two\n"
+    assert repo.git("rev-parse", "main") == new
+    assert repo.git("status", "--porcelain") == ""
 
 
 @pytest.mark.parametrize("how", ["", "half"])

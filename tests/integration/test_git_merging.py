@@ -136,6 +136,7 @@ def test_a_rebase_drops_merges_of_the_target_and_what_is_there_already(desk: Des
     repo.git("checkout", "--quiet", "main")
     repo.commit({"b.txt": "newer\n"}, "Newer")
     made = desk.merged(head, "rebase")
+    assert desk.merged(made.commit, "rebase").commit == made.commit, "what is in its place stays"
     subjects = repo.git("log", "--format=%s", "-4", made.commit).split("\n")
     assert subjects == ["Three", "work 2", "Newer", "One, picked"]
 

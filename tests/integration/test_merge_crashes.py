@@ -18,7 +18,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from quarterdeck.core import landings, merges, worktrees
 from quarterdeck.git import landing
-from tests.integration.review_core import ANN, review_core
+from tests.integration.review_core import ANN, review_core, template
 
 seen = []
 
@@ -53,6 +53,7 @@ async def main():
         await getattr(merges, action)(desk.core, ANN, task.id)
 
 # Each in a process of its own, without starting Python anew.
+asyncio.run(template())
 for case in sys.argv[2:]:
     action, step, count = case.split(":")
     folder, count = Path(sys.argv[1], case), int(count)

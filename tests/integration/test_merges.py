@@ -293,22 +293,27 @@ def test_an_agent_that_is_still_at_work_is_stopped_first(tmp_path: Path) -> None
             attempt = core.data_dir / "attempts" / f"{job_id}-1"
             attempt.mkdir(parents=True)
             asked: list[str] = []
+            tree = Path((await desk.worktrees(task))[0].path)
 
             async def stop(_: object, __: object, stopped: Task) -> None:
                 asked.append(stopped.id)
+                (tree / "last.txt").write_text("written while it ended\n")
 
             merges.STOPPING.append(stop)
             try:
                 merging = asyncio.create_task(merges.merge(core, ANN, task.id))
                 assert (await queue.wait_for_end(core, ANN, job_id, 60)).state == "CANCELED"
-                await until(lambda: bool(asked))
                 assert not merging.done()
                 attempt.rmdir()
                 await merging
             finally:
                 merges.STOPPING.remove(stop)
             assert asked == [task.id]
-            assert await desk.status(task) == "completed"
+            assert desk.repos[0].git("show", "main:last.txt") == "written while it ended"
+            conflicting = await desk.work({"a.txt": "theirs\n"})
+            desk.repos[0].commit({"a.txt": "ours\n"})
+            await refused(merges.merge(core, ANN, conflicting.id))
+            assert asked == [task.id], "who works on what cannot be merged is left alone"
 
     asyncio.run(run())
 

@@ -40,7 +40,7 @@ _SUBJECT: Final = 200
 
 logger = structlog.get_logger()
 
-# Called when a task is about to be merged or rebased: end what else works in its worktrees.
+# Called when nothing else stands against a merge: end what still works in the task's worktrees.
 STOPPING: list[Callable[[Core, Caller, Task], Awaitable[None]]] = []
 
 # The folders of gates that run now.
@@ -210,7 +210,7 @@ def _work(tx: Tx, task_id: str, states: tuple[str, ...]) -> _Work:
 
 
 async def _stopped(core: Core, caller: Caller, task: Task) -> None:
-    """End the task's AUTO jobs and whatever else works in its worktrees, and wait until it is gone."""
+    """End the task's AUTO jobs, and wait until their processes are gone."""
 
     def body(tx: Tx) -> list[str]:
         tasks.held(tx, task.id)
@@ -218,8 +218,6 @@ async def _stopped(core: Core, caller: Caller, task: Task) -> None:
         return [job.id for job in live if queue.cancel(tx, job, "stopped for review") is not None]
 
     stopped = await core.db.tx(caller, body)
-    for stop in STOPPING:
-        await stop(core, caller, task)
     for _ in range(int(_STOP_SECONDS / _STEP_SECONDS)):
         if not await asyncio.to_thread(_attempts, core, stopped):
             return
@@ -262,8 +260,9 @@ async def _settled(core: Core, work: _Work) -> list[str]:
 async def _landed(
     core: Core, caller: Caller, work: _Work, strategy: MergeStrategy, message: str
 ) -> list[Plan]:
-    """Compute, check and land; again when a target moved on meanwhile."""
-    for attempt in range(1, _TRIES + 1):
+    """Compute, check and land; again when a target moved on meanwhile, or somebody still wrote."""
+    alone = False
+    for _ in range(_TRIES + 1):
         plans = [
             Plan(each, made, Move(Path(each.repo_path), each.target, made.onto.old, made.commit))
             for each, made in await _computed(core, work, strategy, message, "MERGE")
@@ -276,15 +275,32 @@ async def _landed(
                 "reject it, or end it with tasks_move",
             )
         await _gated(core, work, plans)
-        try:
+        with contextlib.suppress(Moved):
             await _tried(plans)
-            await landings.carry_out(core, caller, work.task, plans, strategy)
-        except Moved:
-            if attempt == _TRIES:
-                raise
-        else:
-            return plans
-    raise AssertionError
+            if alone or await _unchanged_alone(core, caller, work):
+                await landings.carry_out(core, caller, work.task, plans, strategy)
+                return plans
+            alone = True
+    raise Refused(f"the target of task {work.task.id} moves on all the time")
+
+
+async def _unchanged_alone(core: Core, caller: Caller, work: _Work) -> bool:
+    """End what else works in the worktrees, now that nothing else stands against the merge.
+
+    Whether they are as they were: what was written meanwhile has to be looked at as well.
+    """
+    before = await _tips(work)
+    for stop in STOPPING:
+        await stop(core, caller, work.task)
+    await _settled(core, work)
+    after = await _tips(work)
+    if before != after and await settings.get(core, "general.require_review_approval"):
+        await _require_approval(work)
+    return before == after
+
+
+async def _tips(work: _Work) -> list[str]:
+    return [await checkouts.tip(Path(each.repo_path), each.branch) for each in work.found]
 
 
 async def _computed(

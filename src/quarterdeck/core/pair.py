@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from quarterdeck.core import auto, board, brief, ledger, settings, tasks, tokens, worktrees
+from quarterdeck.core import auto, board, brief, ledger, merges, settings, tasks, tokens, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.core.ledger import Drift
 from quarterdeck.domain.agents import Agent
@@ -460,6 +460,11 @@ async def _leaving(core: Core, caller: Caller, task: Task) -> None:
         await asyncio.to_thread(shutil.rmtree, home_of(core, task.id), ignore_errors=True)
 
 
+async def _merging(core: Core, caller: Caller, task: Task) -> None:
+    async with auto.alone(task.id):
+        await take_over(core, caller, task.id, "the task is merged")
+
+
 def _emit(tx: Tx, kind: str, session: Session, **data: Any) -> None:
     tx.emit(kind, session.id, task_id=session.task_id, user_id=session.user_id, **data)
 
@@ -470,3 +475,4 @@ def command_line(words: tuple[str, ...]) -> str:
 
 board.LEAVING.append(_leaving)
 ledger.CHECKS.append(_drifts)
+merges.STOPPING.append(_merging)

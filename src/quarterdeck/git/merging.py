@@ -109,6 +109,9 @@ async def _rebased(repo: Path, onto: Onto, head: str, whose: Mapping[str, str]) 
     for commit in commits:
         if await is_ancestor(repo, commit, tip):
             continue
+        if await resolve(repo, f"{commit}^") == tip:  # it is where it belongs
+            tip = commit
+            continue
         # A commit with the tip's tree beside this one: their merge base is this one's parent.
         beside = await _commit(repo, f"{tip}^{{tree}}", (f"{commit}^",), "beside", whose)
         try:
