@@ -86,7 +86,7 @@ def test_unknown_sub_path_is_404_only_behind_the_gate(core: Core, path: str) -> 
     assert "/mcp/orchestrator" in core.request("POST", path, core.token).json()["detail"]
 
 
-@pytest.mark.parametrize("path", ["/", "/mcpx", "/nope", "/profile", "/profile/mcp/tokensx"])
+@pytest.mark.parametrize("path", ["/mcpx", "/nope", "/profile", "/profile/mcp/tokensx"])
 def test_unknown_path_is_404(core: Core, path: str) -> None:
     assert core.request("GET", path).status_code == 404
 

@@ -37,6 +37,19 @@ def test_the_printed_link_signs_in_once(core: Core) -> None:
     assert (second.status_code, "set-cookie" in second.headers) == (403, False)
 
 
+def test_a_token_gets_a_link_of_its_own(core: Core) -> None:
+    minted = core.minted(user_id="cy", profile="viewer")["token"]
+    answer = core.request("POST", "/api/signin", minted)
+    assert answer.status_code == 200
+    path = answer.json()["url"].removeprefix(core.url)
+    entered = ask(core, "GET", path, headers=HTML)
+    assert (entered.status_code, "set-cookie" in entered.headers) == (303, True)
+    assert ask(core, "GET", path, headers=HTML).status_code == 403
+    assert core.request("GET", "/api/signin", minted).status_code == 405
+    assert core.request("POST", "/api/signin").status_code == 401
+    assert core.request("POST", "/api/signin", ADMIN).status_code == 403
+
+
 def test_a_stranger_is_led_to_the_door_and_back(core: Core) -> None:
     led = ask(core, "GET", "/plans?status=draft", headers=HTML)
     assert (led.status_code, led.headers["location"]) == (303, "/signin?next=%2Fplans%3Fstatus%3Ddraft")
@@ -190,3 +203,22 @@ def test_static_files_are_ours_alone_and_asked_for_again(core: Core) -> None:
 def test_a_page_that_does_not_exist_says_so(core: Core) -> None:
     assert ask(core, "GET", "/nowhere").status_code == 404
     assert core.request("DELETE", "/plans").status_code == 405
+
+
+def test_a_form_that_cannot_be_read_is_refused_and_breaks_nothing(core: Core) -> None:
+    cookie = sign_in(core, core.token)
+    headers = {**cookie_header(cookie), "X-CSRF": mark(core, cookie)}
+    forms = {
+        "application/json": b"{}",
+        "application/x-www-form-urlencoded": b"title=\xff\xfe",
+        "multipart/form-data; boundary=x": b"--x--",
+    }
+    for kind, body in forms.items():
+        answer = ask(core, "POST", "/tasks/new", headers={**headers, "Content-Type": kind}, content=body)
+        assert answer.status_code == 422, kind
+    many = "&".join(f"a{number}=1" for number in range(600))
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert ask(core, "POST", "/signin", headers=form, content=many.encode()).status_code == 422
+    assert ask(core, "GET", f"/?{many}", headers={**HTML, **headers}).status_code == 422
+    null = {"title": "a\0b", "csrf": headers["X-CSRF"]}
+    assert ask(core, "POST", "/tasks/new", headers=headers, data=null).status_code == 422

@@ -97,3 +97,23 @@ def test_a_card_whose_work_clashes_is_marked(browser: Browser, core: Core, world
         git(world, "commit", "-qam", "Another rate")
         page.reload()
         expect(page.locator(f"#c-{task} .pill.conflict")).to_be_visible()
+
+
+def test_a_job_is_cancelled_and_run_again(browser: Browser, core: Core, world: World) -> None:
+    world.go.unlink(missing_ok=True)
+    with Visitor(browser, core) as visitor:
+        page = visitor.open("/tasks/new")
+        page.get_by_label("Title").fill("Lower it again")
+        page.get_by_label("Project").select_option(label="Shop")
+        page.get_by_role("button", name="Create").click()
+        page.get_by_role("button", name="Start the agent").click()
+        expect(page.locator("#steps .step").first).to_be_visible()
+        page = visitor.open("/jobs")
+        page.get_by_role("button", name="Cancel job_").click()
+        expect(page.locator(".facts .pill").first).to_have_text("canceled")
+        first = page.url
+        page.get_by_role("button", name="Retry").click()
+        expect(page.locator("#steps .step").first).to_be_visible()
+        assert page.url != first
+        world.go.touch()
+        expect(page.locator(".facts .pill").first).not_to_have_text("running")

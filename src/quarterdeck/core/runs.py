@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quarterdeck.core import auto, queue
+from quarterdeck.core import auto, queue, relay
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict, NotFound
 from quarterdeck.domain.jobs import CLAIMABLE, LIVE
+from quarterdeck.domain.jobspec import parse_spec
 from quarterdeck.domain.records import Job, JobArtifact, WorkerRow
 from quarterdeck.store import artifacts, jobs, workers
 from quarterdeck.store import runs as rows
@@ -93,10 +94,12 @@ async def retry(core: Core, caller: Caller, job_id: str) -> Job:
     if job.kind == auto.KIND and job.task_id is not None:
         view, _ = await auto.start(core, caller, job.task_id, agent=job.agent, timeout_s=job.timeout_s)
         return view.job
-    if job.kind != "relay":
+    if job.kind != relay.KIND:
         raise Conflict(f"a {job.kind} job is not run again", field="job_id", hint="ask for the work anew")
+    await relay.check_path(core, caller, parse_spec(job.spec))
 
     def body(tx: Tx) -> Job:
+        queue.check_room(tx, relay.KIND, core.settings.relay.max_queued)
         return queue.submit(
             tx,
             kind=job.kind,

@@ -32,6 +32,7 @@ from quarterdeck.server.web import pages, routing
 from quarterdeck.server.web.routing import Answer, Request, Route
 from quarterdeck.server.web.show import page
 from quarterdeck.server.web.signin import Doorman, same_origin
+from quarterdeck.surfaces.schema import normal
 
 _STATUS: Final[dict[type[QuarterdeckError], int]] = {
     Invalid: 422,
@@ -76,8 +77,8 @@ class Site:
             return
         try:
             answer = await self._answer(scope, receive)
-        except Unavailable as error:
-            answer = _sorry(None, 503, error)
+        except QuarterdeckError as error:
+            answer = _sorry(None, _STATUS.get(type(error), 400), error)
         if answer.stream is not None:
             await _stream(answer, receive, send)
         else:
@@ -97,7 +98,7 @@ class Site:
         caller = None if cookie is None else await self.doorman.caller(cookie)
         if cookie is None or caller is None:
             return self._closed(scope)
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=_FIELDS))
+        query = _query(scope)
         request = Request(
             core=self._core,
             caller=caller,
@@ -119,6 +120,7 @@ class Site:
         caller = replace(request.caller, tool=f"web:{route.handler.__name__}")
         request = replace(request, caller=caller)
         try:
+            normal({**request.params, **request.query})  # what no store takes is nobody's id or text
             if not caller.may(route.least):
                 raise Denied(f"this needs the profile {route.least}; yours is {caller.profile}")
             if route.method == "POST":
@@ -144,9 +146,11 @@ class Site:
         if body and not kind.startswith("application/x-www-form-urlencoded"):
             raise Invalid("a form is sent as application/x-www-form-urlencoded")
         try:
-            return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS, errors="replace")
+            form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS, errors="replace")
         except ValueError as error:
             raise Invalid("the form cannot be read") from error
+        normal(dict(form))
+        return form
 
     def _closed(self, scope: Scope) -> Answer:
         """Nobody is signed in: a page leads to the door, anything else is told so."""
@@ -159,7 +163,7 @@ class Site:
 
     async def _door(self, scope: Scope, receive: Receive) -> Answer:
         """Signing in, by a link or a token, and out."""
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=_FIELDS))
+        query = _query(scope)
         if scope["method"] == "POST":
             form = await self._form(scope, receive)
             if scope["path"].startswith("/signout"):
@@ -186,6 +190,13 @@ class Site:
             status=303,
             headers=[(b"location", location.encode()), self.doorman.set_cookie(scope, cookie)],
         )
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=_FIELDS))
+    except ValueError as error:
+        raise Invalid("the query has too many fields") from error
 
 
 def _why(caller: Caller | None) -> str:

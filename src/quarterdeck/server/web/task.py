@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from quarterdeck.core import auto, board, cards, merges, reviews, runs, tasks, trail, worktrees
+from quarterdeck.core import auto, board, cards, merges, pair, reviews, runs, tasks, trail, worktrees
 from quarterdeck.domain.errors import Conflict, Invalid
 from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Worktree
@@ -31,6 +31,7 @@ async def _page(request: Request, refused: Conflict | None) -> Answer:
     found, _ = await cards.some(core, caller, [task_id], {})
     jobs = await runs.of_task(core, caller, task_id)
     live = next((job for job in jobs if job.state in LIVE), None)
+    session = await pair.find(core, caller, task_id) if context.history.task.task_type == "PAIR" else None
     return page(
         request,
         "task.html",
@@ -44,6 +45,8 @@ async def _page(request: Request, refused: Conflict | None) -> Answer:
         steps=await trail.steps(core, caller, live.id) if live else [],
         reviews=await reviews.listing(core, caller, task_id),
         worktrees=await worktrees.of(core, caller, task_id),
+        session=session,
+        attach=pair.command_line(session.attach) if session and session.attach else None,
         refused=refused,
     )
 
@@ -71,6 +74,19 @@ async def start(request: Request) -> Answer:
 @route("POST", "/tasks/{id}/stop", "pair_worker")
 async def stop(request: Request) -> Answer:
     await auto.stop(request.core, request.caller, request.params["id"])
+    return go(request, f"/tasks/{request.params['id']}")
+
+
+@route("POST", "/tasks/{id}/session", "pair_worker")
+async def open_session(request: Request) -> Answer:
+    """Open a PAIR session, or show the one there is."""
+    await pair.create(request.core, request.caller, request.params["id"])
+    return go(request, f"/tasks/{request.params['id']}")
+
+
+@route("POST", "/tasks/{id}/session/end", "pair_worker")
+async def end_session(request: Request) -> Answer:
+    await pair.kill(request.core, request.caller, request.params["id"])
     return go(request, f"/tasks/{request.params['id']}")
 
 

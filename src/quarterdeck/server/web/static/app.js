@@ -90,6 +90,9 @@ document.addEventListener('click', (event) => {
   }
 });
 
+// On a small screen the menu is a strip: show where we are.
+document.querySelector('nav [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });
+
 // A click beside a dialog closes it.
 for (const dialog of document.querySelectorAll('dialog')) {
   dialog.addEventListener('mousedown', (event) => { if (event.target === dialog) dialog.close(); });

@@ -54,9 +54,12 @@ function lookForClashes(wait = 0) {
   }, wait);
 }
 
+let renewals = 0;
 async function renew() {
+  const mine = ++renewals;
   const focused = document.activeElement?.closest?.('.card')?.dataset.id;
   const fresh = await piece(`/?${query()}`);
+  if (mine !== renewals) return; // a later one is on its way
   board.replaceChildren(fresh);
   markClashes();
   if (focused) card(focused)?.querySelector('.card-title').focus();
