@@ -107,6 +107,10 @@ class _Client:
             self._line = ours
         return self._line
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
     def stop(self) -> None:
         with self._lock:
             if self._line is not None and self._process is not None:
@@ -160,6 +164,11 @@ def run(
     code = started.wait(max(deadline - time.monotonic(), 5))
     texts = [collected[end].decode() for end in (out, err)]
     return subprocess.CompletedProcess(["quarterdeck", *arguments], code, *texts)
+
+
+def pid() -> int | None:
+    """The starter of this process, where there is one."""
+    return _CLIENT.pid
 
 
 def stop() -> None:

@@ -153,12 +153,12 @@ def test_a_change_is_in_the_audit_with_its_values(again: Deck) -> None:
     )
 
 
-def test_a_proposal_is_accepted_at_once_where_that_is_the_setting(board: Client) -> None:
-    board.done("settings_update", auto_approve=True)
-    try:
+def test_a_proposal_is_accepted_at_once_where_that_is_the_setting(core: CoreProcess) -> None:
+    with Deck(core.url, ADMIN) as deck:
+        board = deck.connect(surface="board")
+        board.done("settings_update", auto_approve=True)
         answer = board.done("propose_plan", tasks=[{"title": "Wanted at once"}])
         assert (answer["code"], answer["status"]) == ("PROPOSAL_ACCEPTED", "accepted")
         titles = {task["title"] for task in board.done("tasks_list")["tasks"]}
         assert "Wanted at once" in titles
-    finally:
         board.done("settings_update", auto_approve=False)

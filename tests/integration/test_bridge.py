@@ -230,7 +230,7 @@ def test_unknown_choice_is_refused_with_what_there_is(core: CoreProcess, flag: s
 def test_unusual_tool_name_reaches_the_core_as_it_is(core: CoreProcess) -> None:
     with Client(MODERN, "--data-dir", core.data_dir) as client:
         for name in ("naïve\r\nX-Evil: 1", "=?base64?cGluZw==?=", " ping "):
-            assert repr(name) in client.refused(name)["error"]
+            assert repr(name) in client.refused(name)["message"]
 
 
 def test_unknown_method_is_answered_by_the_core(core: CoreProcess, era: str) -> None:

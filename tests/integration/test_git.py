@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from quarterdeck.git.spawn import GitError, GitTimeout, credentials_apart, environment, git, identity
+from tests import starter
 from tests.git_repo import GitRepo
 
 T = TypeVar("T")
@@ -47,8 +48,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def children() -> list[str]:
-    """What this process started and has not ended; the test run's own database server aside."""
-    mine = psutil.Process().children(recursive=True)
+    """What this process started and has not ended; the test run's own servers aside."""
+    mine = [child for child in psutil.Process().children(recursive=True) if child.pid != starter.pid()]
     return [name for child in mine if (name := child.name()) not in ("postgres", "setpriv")]
 
 

@@ -97,7 +97,7 @@ def test_a_full_disk_in_mid_batch_loses_nothing_that_was_acknowledged(url: str) 
 
 def roll_back_everything(tx: Tx) -> None:
     taken = add(tx)
-    statement = "insert or rollback into projects values (:id, 'ann', 'p', '', 1, 1)"
+    statement = "insert or rollback into projects values (:id, 'ann', 'p', '', 1, 1, null, null)"
     for _ in range(2):
         tx.conn.execute(text(statement), {"id": taken})
 

@@ -61,7 +61,7 @@ def leftovers(identity: Identity, known: set[Process]) -> set[Process]:
     """What runs of an attempt: the known, whatever carries its mark, and everything below these."""
     table = processes()
     mark = f"{VARIABLE}={identity.secret}".encode()
-    roots = {each.pid for each in known if table.get(each.pid, (0, 0))[1] == each.start_time}
+    roots = {each.pid for each in known if each.pid in table and table[each.pid][1] == each.start_time}
     roots |= {pid for pid in table if mark in environment(pid)}
     found = (roots | descendants(table, roots)) - ancestors(table, os.getpid())
     return {Process(pid, table[pid][1], identity.agent.boot_id) for pid in found}

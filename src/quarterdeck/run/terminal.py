@@ -38,7 +38,7 @@ _SECONDS: Final = 30.0
 # A socket's path may have about a hundred bytes.
 _LONGEST: Final = 90
 _TAIL: Final = 2_000
-_STATUS_TRIES: Final = 20
+_STATUS_TRIES: Final = 80
 _STATUS_SECONDS: Final = 0.05
 _PASSED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SHELL", "TMPDIR", "XDG_RUNTIME_DIR")
 _SIZE: Final = ("-x", "160", "-y", "48")
