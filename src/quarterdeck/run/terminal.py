@@ -38,7 +38,7 @@ _SECONDS: Final = 30.0
 # A socket's path may have about a hundred bytes.
 _LONGEST: Final = 90
 _TAIL: Final = 2_000
-_STATUS_TRIES: Final = 80
+_STATUS_TRIES: Final = 40
 _STATUS_SECONDS: Final = 0.05
 _PASSED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SHELL", "TMPDIR", "XDG_RUNTIME_DIR")
 _SIZE: Final = ("-x", "160", "-y", "48")
@@ -151,6 +151,8 @@ class Tmux:
             # tmux sees the end of the output a moment before it knows how the program ended.
             if dead != "1" or status or number:
                 break
+            # It may also have missed that altogether: the end of another child makes it look again.
+            await self._ask("run-shell", "-b", "true")
             await asyncio.sleep(_STATUS_SECONDS)
         return dead, status, number
 
