@@ -23,12 +23,14 @@ def main() -> None:
         link = next(filter(None, (re.search(r"http://\S+/signin\?code=\S+", line) for line in demo.stdout)))
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=BROWSER)
-            page = browser.new_page(viewport={"width": 1280, "height": 720}, device_scale_factor=1.5)
+            page = browser.new_page(viewport={"width": 1280, "height": 480}, device_scale_factor=1.5)
             page.goto(link[0])
             page.wait_for_selector("main")
             page.screenshot(path=HERE / "board.png")
             page.get_by_role("link", name="Tell the tide").first.click()
-            page.wait_for_load_state("load")
+            page.set_viewport_size({"width": 1280, "height": 760})
+            page.get_by_role("link", name="Show what changed").click()
+            page.wait_for_selector("text=tests/test_tide.py")
             page.screenshot(path=HERE / "review.png")
             browser.close()
     finally:

@@ -412,10 +412,11 @@ def owner(job: Job) -> Caller:
 def facts_of(result: dict[str, Any] | None) -> str:
     """The size of a change in words."""
     facts = result or {}
-    return (
-        f"{facts.get('commits', 0)} commits, {facts.get('files', 0)} files, "
-        f"+{facts.get('insertions', 0)} -{facts.get('deletions', 0)}"
-    )
+    counted = [
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for noun, count in (("commit", facts.get("commits", 0)), ("file", facts.get("files", 0)))
+    ]
+    return f"{', '.join(counted)}, +{facts.get('insertions', 0)} -{facts.get('deletions', 0)}"
 
 
 queue.STARTING[KIND] = _started
