@@ -25,7 +25,9 @@ demo: .venv/.installed-all  ## the main job end to end, no key needed (ARGS=--ex
 up: .venv/.installed-all  ## start Quarterdeck (ARGS='--port 7411 …')
 	@$(BIN)/quarterdeck up $(ARGS)
 
-test: check test-unit test-integration test-e2e test-web  ## all checks and all tests (ARGS for pytest)
+test: .venv/.installed  ## all checks and all tests (ARGS for pytest)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check test-unit
+	@$(MAKE) --no-print-directory test-integration test-e2e test-web
 
 # $(call pytest,NAME,FOLDERS,OPTIONS). A test that failed beside others is run once more, alone: one that only
 # lacked CPU passes then, and is named; one that fails twice fails the run.
