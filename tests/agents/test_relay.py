@@ -30,16 +30,21 @@ def kind(request: pytest.FixtureRequest, model: FakeModel) -> Kind:
 
 @pytest.fixture
 def relay(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayCore]:
-    folder = tmp_path_factory.mktemp("relay")
-    with RelayCore(folder, table(kind), QUARTERDECK_DEFAULTS__RELAY_AGENT=kind.agent.id) as relay:
+    variables = {
+        "QUARTERDECK_DEFAULTS__RELAY_AGENT": kind.agent.id,
+        "QUARTERDECK_WORKER__SANDBOX_NETWORK": "isolated",
+    }
+    with RelayCore(tmp_path_factory.mktemp("relay"), table(kind), **variables) as relay:
         yield relay
 
 
-def test_it_works_in_the_sandbox_and_answers_with_a_patch(kind: Kind, relay: RelayCore) -> None:
+def test_it_works_in_the_sandbox_without_a_network_and_answers_with_a_patch(
+    kind: Kind, relay: RelayCore
+) -> None:
     client = relay.modern(path="/mcp/relay")
     steps = script({"text": answer()})
     job = relay.ran(client, task__description=steps, execution__preferredModel=kind.model or "default")
     log = read(client, job["id"], "logs.txt")
     assert job["state"] == "SUCCEEDED", (job["summary"], log[-3000:])
     assert read(client, job["id"], "patch.diff") == PATCH
-    assert job["result"]["sandbox"] == "bubblewrap"
+    assert (job["result"]["sandbox"], job["result"]["network"]) == ("bubblewrap", "isolated")

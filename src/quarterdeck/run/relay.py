@@ -55,6 +55,7 @@ async def _attempt(run: JobRun, record: dict[str, Any]) -> Ending:
         cwd=checkout.path,
         home=home,
         mode="read",
+        sandboxed=box.enforced == "bubblewrap",
         model=spec.execution.preferred_model,
         mcp_url=run.mcp_url,
         token=run.token,
