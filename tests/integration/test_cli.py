@@ -231,6 +231,17 @@ def test_plans_begin_from_templates(shell: Shell) -> None:
     assert shell.run("session", "list").returncode == 0
 
 
+def test_a_proposal_is_listed_and_accepted(board: Board, shell: Shell) -> None:
+    proposed = board.done("propose_plan", tasks=[{"title": "Dig a well"}, {"title": "Draw water"}])
+    (line,) = (
+        line for line in shell.text("plan", "proposals").splitlines() if proposed["proposal_id"] in line
+    )
+    assert "received" in line and "Dig a well, Draw water" in line
+    assert "2 tasks" in shell.text("plan", "accept", proposed["proposal_id"])
+    assert shell.run("plan", "accept", proposed["proposal_id"]).returncode == 1
+    assert shell.json("plan", "show", shell.json("plan", "list")["plans"][0]["slug"])["title"] == "Dig a well"
+
+
 def test_an_error_is_one_line_with_a_next_step(shell: Shell, tmp_path: Path) -> None:
     refused = shell.run("task", "move", "no-such-task", "DONE")
     assert refused.returncode == 1
