@@ -239,7 +239,15 @@ def test_a_proposal_is_listed_and_accepted(board: Board, shell: Shell) -> None:
     assert "received" in line and "Dig a well, Draw water" in line
     assert "2 tasks" in shell.text("plan", "accept", proposed["proposal_id"])
     assert shell.run("plan", "accept", proposed["proposal_id"]).returncode == 1
-    assert shell.json("plan", "show", shell.json("plan", "list")["plans"][0]["slug"])["title"] == "Dig a well"
+    assert shell.json("plan", "list")["plans"][0]["title"] == "Dig a well"
+
+
+def test_a_work_session_is_listed_with_its_plan(board: Board, shell: Shell) -> None:
+    slug = shell.text("plan", "new", "bug-fix", "--var", "BUG=It leaks")
+    with board.core.modern(path="/mcp/plans") as plans:
+        started = plans.done("session_start", plan_slug=slug, agent_type="scripted")["session"]
+    listed = shell.text("session", "list", "--plan", slug).split()
+    assert {started["session_id"], "scripted", "active", slug} <= set(listed)
 
 
 def test_an_error_is_one_line_with_a_next_step(shell: Shell, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def listing(
         as_json(found)
         return
     rows = [
-        (each["session_id"], each["agent_type"], show.state(each["status"]), each.get("plan_slug") or "")
+        (each["session_id"], each["agent_type"], show.state(each["status"]), each["plan"] or "")
         for each in found["sessions"]
     ]
     show.table(("id", "agent", "status", "plan"), rows, "no work sessions")
