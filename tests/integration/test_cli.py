@@ -255,6 +255,10 @@ def test_an_error_is_one_line_with_a_next_step(shell: Shell, tmp_path: Path) -> 
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: ")
     assert "Traceback" not in refused.stderr
+    task = shell.text("task", "create", "Mistaken")
+    mistaken = shell.run("task", "move", task, "AUTO")
+    assert f"quarterdeck task update {task} --type AUTO" in mistaken.stderr
+    assert f"quarterdeck review request {task}" in shell.run("review", "approve", task).stderr
     for words in (("task", "list"), ("logs", "job_x"), ("job", "list"), ("review", "diff", "x")):
         alone = quarterdeck(*words, "--data-dir", str(tmp_path / "empty"))
         assert alone.returncode == 1

@@ -56,7 +56,9 @@ class Desk:
             said = str(body.get("message") or body.get("error") or "refused")
             code = body.get("code")
             raise Refusal(
-                f"{said} ({code})" if code else said, hint=body.get("hint"), field=body.get("field")
+                f"{said} ({code})" if code else said,
+                hint=_command(body) or body.get("hint"),
+                field=body.get("field"),
             ) from None
         except Unavailable as error:
             raise Unavailable(
@@ -88,6 +90,18 @@ class Desk:
             found = answer if isinstance(answer, dict) else {}
             raise QuarterdeckError(str(found.get("detail") or f"HTTP {status}"), hint=found.get("hint"))
         return answer
+
+
+def _command(refusal: Row) -> str | None:
+    """The command that a refusal points to, where there is one for it."""
+    match refusal.get("next_tool"), refusal.get("next_arguments"):
+        case "tasks_update", {"task_id": task_id, "task_type": kind}:
+            return f"quarterdeck task update {task_id} --type {kind}"
+        case "review", {"task_id": task_id, "action": action}:
+            return f"quarterdeck review {action} {task_id}"
+        case "request_review", {"task_id": task_id}:
+            return f"quarterdeck review request {task_id}"
+    return None
 
 
 def part(text: str) -> str:
