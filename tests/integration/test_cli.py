@@ -150,6 +150,15 @@ def test_a_task_is_shown_with_its_agent_its_reviews_and_its_runs(board: Board, s
     assert f"{job} SUCCEEDED scripted" in shown
 
 
+def test_what_a_gate_said_is_shown_when_it_refuses_a_merge(board: Board, shell: Shell) -> None:
+    project = board.project(board.repo(), gate_command="echo the roof leaks; exit 3")
+    task = board.task(project, "write x.txt hi")
+    board.run(task)
+    refused = shell.run("review", "merge", task)
+    assert refused.returncode == 1
+    assert "the roof leaks" in refused.stderr and "exit code 3" in refused.stderr
+
+
 def test_the_audit_names_what_a_refused_call_was_about(shell: Shell) -> None:
     task = shell.text("task", "create", "Stay")
     assert shell.run("task", "move", task, "AUTO").returncode == 1

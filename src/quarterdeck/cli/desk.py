@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from quarterdeck import paths
+from quarterdeck.cli import show
 from quarterdeck.cli.mcp_client import Connection, McpClient, Refused, not_ready
 from quarterdeck.domain.errors import QuarterdeckError, Unavailable
 
@@ -55,6 +56,8 @@ class Desk:
             body = refused.body
             said = str(body.get("message") or body.get("error") or "refused")
             code = body.get("code")
+            if output := body.get("gate_output"):
+                show.say(show.plain(output.rstrip()))
             raise Refusal(
                 f"{said} ({code})" if code else said,
                 hint=_command(body) or body.get("hint"),

@@ -77,7 +77,7 @@ def fields(pairs: Iterable[tuple[str, Any]]) -> None:
     grid.add_column()
     for name, value in pairs:
         if value not in (None, "", [], {}):
-            grid.add_row(name, value if isinstance(value, Text) else Text(_plain(value)))
+            grid.add_row(name, value if isinstance(value, Text) else Text(plain(value)))
     console().print(grid)
 
 
@@ -115,10 +115,10 @@ def money(amount: float | None) -> str:
 
 
 def _line(value: Any) -> str:
-    return " ".join(_plain(value).split())
+    return " ".join(plain(value).split())
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     """Text without what would move a terminal's cursor."""
     if isinstance(value, list):
         value = ", ".join(map(str, value))
