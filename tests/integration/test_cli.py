@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import subprocess
+import sys
+import threading
 import tomllib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.text import Text
 
+from quarterdeck.cli.mcp_client import McpClient
 from tests.auto_core import Board, config
 from tests.integration.own_core import Core, quarterdeck
 
@@ -27,10 +36,10 @@ class Shell:
     """Runs commands on the core of this module."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._data_dir = str(data_dir)
+        self.data_dir = data_dir
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return quarterdeck(*words, "--data-dir", self._data_dir)
+        return quarterdeck(*words, "--data-dir", str(self.data_dir))
 
     def text(self, *words: str) -> str:
         """What a command that must succeed prints."""
@@ -106,6 +115,120 @@ def test_a_running_job_is_stopped_and_retried(board: Board, shell: Shell) -> Non
     assert "CANCELED" in ended.stderr
 
 
+def on_a_terminal(shell: Shell, columns: int, *words: str) -> str:
+    """What a command prints on a terminal of that width."""
+    reader, writer = pty.openpty()
+    command = [sys.executable, "-m", "quarterdeck", *words, "--data-dir", str(shell.data_dir)]
+    seen = b""
+    with subprocess.Popen(command, stdout=writer, env={**os.environ, "COLUMNS": str(columns)}) as running:
+        os.close(writer)
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(reader, 65536):
+                seen += piece
+    os.close(reader)
+    assert running.returncode == 0
+    return seen.decode()
+
+
+def test_an_id_is_whole_on_a_narrow_terminal_and_a_row_is_one_line_in_a_pipe(shell: Shell) -> None:
+    title = "A title that is a good deal longer than what is left\nof eighty columns"
+    task = shell.text("task", "create", title, "--agent", "scripted")
+    shown = on_a_terminal(shell, 80, "task", "list", "--limit", "5")
+    assert task in shown and "BACKLOG" in shown
+    assert all(cell_len(line) <= 80 for line in Text.from_ansi(shown).plain.splitlines())
+    (line,) = (line for line in shell.text("task", "list").splitlines() if task in line)
+    assert "longer than what is left of eighty columns" in line
+
+
+def test_a_task_is_shown_with_its_agent_its_reviews_and_its_runs(board: Board, shell: Shell) -> None:
+    task = board.task(board.project(board.repo()), "write x.txt hi", agent_backend="scripted")
+    job = shell.text("task", "start", task)
+    shell.text("wait", job)
+    shell.text("review", "reject", task, "--feedback", "say hello")
+    shown = shell.text("task", "show", task)
+    assert "rejected: say hello" in shown
+    assert f"{job} SUCCEEDED scripted" in shown
+
+
+def test_what_a_gate_said_is_shown_when_it_refuses_a_merge(board: Board, shell: Shell) -> None:
+    project = board.project(board.repo(), gate_command="echo the roof leaks; exit 3")
+    task = board.task(project, "write x.txt hi")
+    board.run(task)
+    refused = shell.run("review", "merge", task)
+    assert refused.returncode == 1
+    assert "the roof leaks" in refused.stderr and "exit code 3" in refused.stderr
+
+
+def test_the_audit_names_what_a_refused_call_was_about(shell: Shell) -> None:
+    task = shell.text("task", "create", "Stay")
+    assert shell.run("task", "move", task, "AUTO").returncode == 1
+    assert task in shell.text("audit", "tail", "--refused", "--limit", "1")
+
+
+def test_a_bound_token_needs_no_profile(shell: Shell) -> None:
+    task = shell.text("task", "create", "Bound")
+    assert shell.json("token", "create", "for an agent", "--task", task)["profile"] == "pair_worker"
+    assert shell.json("token", "create", "for a person")["profile"] == "operator"
+
+
+def test_what_is_typed_wrong_is_refused_with_its_name(shell: Shell) -> None:
+    assert "job a b?c not found" in shell.run("job", "show", "a b?c").stderr
+    assert "task a b not found" in shell.run("review", "diff", "a b").stderr
+    assert "state must be one of QUEUED" in shell.run("job", "list", "--state", "gone").stderr
+
+
+def test_a_call_that_became_a_stream_is_read_to_its_answer() -> None:
+    """A core answers a call that takes long as a stream, so that nothing between takes it for dead."""
+    result = {"content": [{"type": "text", "text": '{"done": true}'}], "isError": False}
+    message = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result})
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = f": ping\n\nevent: message\ndata: {message}\n\n".encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = McpClient(f"http://127.0.0.1:{server.server_address[1]}", "token")
+        assert client.call("tasks_wait") == {"done": True}
+        client.close()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_shells_complete_ids_and_never_run_what_a_title_says(
+    board: Board, shell: Shell, shell_name: str
+) -> None:
+    task = shell.text("task", "create", "Run \\$(touch x) `id` 'now'\tor \"never\"")
+    line = "quarterdeck task show "
+    asked = {
+        "_QUARTERDECK_COMPLETE": f"complete_{shell_name}",
+        "QUARTERDECK_DATA_DIR": str(board.core.data_dir),
+        "COMP_WORDS": line,
+        "COMP_CWORD": "3",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    script = "import sys; sys.argv[0] = 'quarterdeck'; from quarterdeck.cli.main import run; run()"
+    told = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert task in told
+    assert "touch x" in told or shell_name == "bash"
+    assert not set(told) & set("$`\\")
+
+
 def test_plans_begin_from_templates(shell: Shell) -> None:
     assert "bug-fix" in shell.text("plan", "templates")
     slug = shell.text("plan", "new", "bug-fix", "--var", "BUG=It sinks", "--activate")
@@ -117,11 +240,34 @@ def test_plans_begin_from_templates(shell: Shell) -> None:
     assert shell.run("session", "list").returncode == 0
 
 
+def test_a_proposal_is_listed_and_accepted(board: Board, shell: Shell) -> None:
+    proposed = board.done("propose_plan", tasks=[{"title": "Dig a well"}, {"title": "Draw water"}])
+    (line,) = (
+        line for line in shell.text("plan", "proposals").splitlines() if proposed["proposal_id"] in line
+    )
+    assert "received" in line and "Dig a well, Draw water" in line
+    assert "2 tasks" in shell.text("plan", "accept", proposed["proposal_id"])
+    assert shell.run("plan", "accept", proposed["proposal_id"]).returncode == 1
+    assert shell.json("plan", "list")["plans"][0]["title"] == "Dig a well"
+
+
+def test_a_work_session_is_listed_with_its_plan(board: Board, shell: Shell) -> None:
+    slug = shell.text("plan", "new", "bug-fix", "--var", "BUG=It leaks")
+    with board.core.modern(path="/mcp/plans") as plans:
+        started = plans.done("session_start", plan_slug=slug, agent_type="scripted")["session"]
+    listed = shell.text("session", "list", "--plan", slug).split()
+    assert {started["session_id"], "scripted", "active", slug} <= set(listed)
+
+
 def test_an_error_is_one_line_with_a_next_step(shell: Shell, tmp_path: Path) -> None:
     refused = shell.run("task", "move", "no-such-task", "DONE")
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: ")
     assert "Traceback" not in refused.stderr
+    task = shell.text("task", "create", "Mistaken")
+    mistaken = shell.run("task", "move", task, "AUTO")
+    assert f"quarterdeck task update {task} --type AUTO" in mistaken.stderr
+    assert f"quarterdeck review request {task}" in shell.run("review", "approve", task).stderr
     for words in (("task", "list"), ("logs", "job_x"), ("job", "list"), ("review", "diff", "x")):
         alone = quarterdeck(*words, "--data-dir", str(tmp_path / "empty"))
         assert alone.returncode == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,23 @@ def test_a_gate_ends_with_all_that_it_started(tmp_path: Path) -> None:
         assert (slow.passed, slow.code, slow.output) == (False, None, "began\n")
         long = await gates.run("yes | head -c 100000; exit 3", tmp_path)
         assert (long.code, len(long.output)) == (3, gates.TAIL)
+        await until(lambda: not psutil.pid_exists(int(mark.read_text())))
+
+    asyncio.run(run())
+
+
+def test_a_gate_ends_when_the_core_is_killed(tmp_path: Path) -> None:
+    async def run() -> None:
+        mark = tmp_path / "mark"
+        gate = f"echo $$ > {mark}.part; mv {mark}.part {mark}; sleep 1000"
+        script = (
+            "import asyncio, pathlib; from quarterdeck.core import gates; "
+            f"asyncio.run(gates.run({gate!r}, pathlib.Path('/')))"
+        )
+        core = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+        await until(mark.exists)
+        core.kill()
+        await core.wait()
         await until(lambda: not psutil.pid_exists(int(mark.read_text())))
 
     asyncio.run(run())

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from quarterdeck.core import reviews, tasks
+from quarterdeck.core import reviews, tasks, worktrees
 from quarterdeck.core.limits import RateLimit
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.records import Task
 from quarterdeck.surfaces.all import SURFACES
 from quarterdeck.surfaces.table import Desk as Table
+from tests.git_repo import GitRepo
 from tests.integration.review_core import ANN, BOB, Desk, review_core
 
 ENVELOPE = {"success", "message", "code", "hint", "next_tool", "next_arguments"}
@@ -115,6 +116,31 @@ def test_a_rejection_keeps_its_feedback_for_the_next_run(action: str, column: st
             assert (await reviews.feedback(core, ANN, task.id)) is not None
             await board.review(task, "approve")
             assert await reviews.feedback(core, ANN, task.id) is None
+
+    asyncio.run(run())
+
+
+def test_a_conflict_is_handed_to_the_agent_which_resolves_it_on_the_newer_target(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as board:
+            desk = board.desk
+            task = await desk.work({"a.txt": "theirs\n"}, "Conflicting")
+            desk.repos[0].commit({"a.txt": "ours\n", "new.txt": "1\n"})
+            refused = await board.review(task, "rebase")
+            assert (refused["code"], refused["next_tool"]) == ("REBASE_CONFLICT", "review")
+            said = await board.call("review", **refused["next_arguments"])
+            assert said["code"] == "REJECTED"
+            found = await reviews.feedback(desk.core, ANN, task.id)
+            assert found is not None and "Rebase the branch onto main" in found.text and "a.txt" in found.text
+            (worktree,) = await worktrees.of(desk.core, ANN, task.id)
+            place = GitRepo.at(Path(worktree.path))
+            place.git("rebase", "--quiet", "-X", "theirs", "main")
+            place.write({"left.txt": "over\n"})
+            summary = await worktrees.settle(desk.core, [worktree], "Left over")
+            assert (summary.commits, summary.files) == (2, 2), "what the target has is not the task's own"
+            await board.call("request_review", task_id=task.id, summary="Resolved")
+            assert (await board.review(task, "merge"))["code"] == "MERGED"
+            assert desk.repos[0].git("show", "main:a.txt") == "theirs"
 
     asyncio.run(run())
 

@@ -20,6 +20,7 @@ import httpx2
 import pytest
 
 from quarterdeck.paths import address_file, read_address
+from quarterdeck.server.up import bind
 from tests.core_process import clean_environment
 from tests.integration.own_core import ADMIN, TOKENS, Core, command, quarterdeck
 from tests.mcp_client import Modern, eventually
@@ -85,6 +86,12 @@ def test_port_in_use_is_refused_with_a_next_step(tmp_path: Path) -> None:
         refused = quarterdeck("up", "--data-dir", str(tmp_path / "data"), "--port", port)
     assert refused.returncode == 1
     assert "--port" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_no_process_that_a_core_starts_keeps_its_port_taken() -> None:
+    """A terminal goes on without the core, and a gate that is running when the core is killed."""
+    with contextlib.closing(bind("127.0.0.1", 0)) as listening:
+        assert not listening.get_inheritable()
 
 
 def test_every_acknowledged_write_survives_a_graceful_stop_under_load(tmp_path: Path) -> None:

@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from quarterdeck import config, paths
+from quarterdeck.cli import show
 from quarterdeck.config import Settings
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.errors import Unavailable
@@ -46,16 +43,16 @@ def agents(
     if as_json:
         typer.echo(json.dumps([_row(agent, seen, settings) for agent, seen in found]))
         return
-    table = Table("id", "name", "adapter", "installed", "version", "answers", "at once", "program", box=None)
-    for agent, seen in found:
-        at_once = str(agent.max_concurrent or settings.worker.concurrency)
-        table.add_row(
-            *(escape(agent.id), escape(agent.name), agent.adapter or "–", _word(seen.program is not None)),
-            *(seen.version or "–", _word(seen.answers), at_once),
-            escape(seen.program or seen.problem or ""),
+    rows = [
+        (
+            *(agent.id, agent.name, agent.adapter or "–", _word(seen.program is not None)),
+            *(seen.version or "–", _word(seen.answers), agent.max_concurrent or settings.worker.concurrency),
+            seen.program or seen.problem or "",
         )
-    # Cut to a terminal's width, but whole for a pipe or a file.
-    Console(width=None if sys.stdout.isatty() else 400).print(table)
+        for agent, seen in found
+    ]
+    columns = ("id", "name", "adapter", "installed", "version", "answers", "at once", "program")
+    show.table(columns, rows, "no agents", spare=("name", "at once"))
 
 
 async def _look_at_all(settings: Settings, probe: bool) -> list[tuple[Agent, Seen]]:

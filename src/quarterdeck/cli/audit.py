@@ -1,17 +1,14 @@
 """`quarterdeck audit`: read the event log, and check that nobody changed it."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from quarterdeck import paths
+from quarterdeck.cli import show
 from quarterdeck.cli.client import Client
 
 app = typer.Typer(help="Read the event log, and check that nobody changed it.", no_args_is_help=True)
@@ -39,19 +36,22 @@ def tail(
     if as_json:
         typer.echo(json.dumps(found))
         return
-    table = Table("seq", "when", "who", "tool", "what", "on", "", box=None)
-    for event in found["events"]:
-        table.add_row(
-            str(event["event_id"]),
+    rows = [
+        (
+            event["event_id"],
             event["occurred_at"][:19],
-            escape(event["actor_id"]),
-            escape(event["capability"] or ""),
+            event["actor_id"],
+            event["capability"],
             event["command_name"],
-            escape(event["task_id"] or event["entity_id"] or ""),
-            "" if event["success"] else str(event["data"].get("code", "failed")),
+            event["task_id"] or event["entity_id"] or event["data"].get("target"),
+            "" if event["success"] else event["data"].get("code", "failed"),
         )
-    # Cut to a terminal's width, but whole for a pipe or a file.
-    Console(width=None if sys.stdout.isatty() else 400).print(table)
+        for event in found["events"]
+    ]
+    columns = ("seq", "when", "who", "tool", "what", "on", "refused")
+    show.table(columns, rows, "no events", spare=("when", "who", "seq", "what"))
+    if found["next_cursor"]:
+        show.say(f"more with --cursor {found['next_cursor']}")
 
 
 @app.command()

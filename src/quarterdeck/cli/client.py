@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quarterdeck import paths
+from quarterdeck.cli.mcp_client import not_ready
 from quarterdeck.domain.errors import QuarterdeckError, Unavailable
 
 # The token is for the core alone: no proxy of the environment gets to see it.
@@ -52,6 +53,8 @@ def claude_line(url: str, token_file: Path) -> str:
 def _refusal(error: urllib.error.HTTPError) -> QuarterdeckError:
     try:
         found = json.load(error)
+        if error.code == 503:
+            return not_ready(found)
         return QuarterdeckError(str(found["detail"]), hint=found.get("hint"))
     except (ValueError, KeyError, TypeError):
         return QuarterdeckError(f"the core answered {error.code} {error.reason}")

@@ -8,6 +8,23 @@ from quarterdeck.domain.errors import QuarterdeckError
 Completion = Iterator[tuple[str, str]]
 
 
+def ids(incomplete: str) -> Completion:
+    """Jobs and tasks."""
+    yield from job_ids(incomplete)
+    yield from task_ids(incomplete)
+
+
+def statuses(incomplete: str) -> list[str]:
+    return [
+        name for name in ("BACKLOG", "IN_PROGRESS", "REVIEW", "DONE") if name.startswith(incomplete.upper())
+    ]
+
+
+def _words(text: str) -> str:
+    """What somebody wrote, without the signs that a shell would take for its own."""
+    return "".join(c if c.isalnum() or c in " .,-_/" else " " for c in text[:60]).strip()
+
+
 def task_ids(incomplete: str) -> Completion:
     """Tasks whose id begins so, with their titles."""
     try:
@@ -16,7 +33,7 @@ def task_ids(incomplete: str) -> Completion:
         return
     for task in found:
         if task["task_id"].startswith(incomplete):
-            yield task["task_id"], task["title"][:60]
+            yield task["task_id"], _words(task["title"])
 
 
 def project_ids(incomplete: str) -> Completion:
@@ -26,7 +43,7 @@ def project_ids(incomplete: str) -> Completion:
         return
     for project in found:
         if project["project_id"].startswith(incomplete):
-            yield project["project_id"], project["name"]
+            yield project["project_id"], _words(project["name"])
 
 
 def job_ids(incomplete: str) -> Completion:
@@ -46,4 +63,4 @@ def plan_slugs(incomplete: str) -> Completion:
         return
     for plan in found:
         if plan["slug"].startswith(incomplete):
-            yield plan["slug"], plan["title"][:60]
+            yield plan["slug"], _words(plan["title"])

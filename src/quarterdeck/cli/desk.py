@@ -1,20 +1,25 @@
 """What every command shares: the core it talks to, the options, and how its answers are asked for."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import typer
+from rich.console import Console
 
 from quarterdeck import paths
-from quarterdeck.cli.mcp_client import Connection, McpClient, Refused
+from quarterdeck.cli import show
+from quarterdeck.cli.mcp_client import Connection, McpClient, Refused, not_ready
 from quarterdeck.domain.errors import QuarterdeckError, Unavailable
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 Row = dict[str, Any]
+_LONG_SECONDS = 7200.0
 
 
 class Refusal(QuarterdeckError):
@@ -35,16 +40,28 @@ class Desk:
 
     def call(self, surface: str, tool: str, /, **arguments: Any) -> Any:
         """What a tool of a surface answers; arguments of None are left out."""
+        return self._called(surface, tool, arguments, timeout=30.0)
+
+    def call_long(self, doing: str, surface: str, tool: str, /, **arguments: Any) -> Any:
+        """The same for work that may take its time; a terminal says meanwhile what is being done."""
+        with waiting(doing):
+            return self._called(surface, tool, arguments, timeout=_LONG_SECONDS)
+
+    def _called(self, surface: str, tool: str, arguments: Row, *, timeout: float) -> Any:
         given = {name: value for name, value in arguments.items() if value is not None}
-        client = McpClient(self.url, self._token, path=f"/mcp/{surface}")
+        client = McpClient(self.url, self._token, path=f"/mcp/{surface}", timeout=timeout)
         try:
             return client.call(tool, **given)
         except Refused as refused:
             body = refused.body
             said = str(body.get("message") or body.get("error") or "refused")
             code = body.get("code")
+            if output := body.get("gate_output"):
+                show.say(show.plain(output.rstrip()))
             raise Refusal(
-                f"{said} ({code})" if code else said, hint=body.get("hint"), field=body.get("field")
+                f"{said} ({code})" if code else said,
+                hint=_command(body) or body.get("hint"),
+                field=body.get("field"),
             ) from None
         except Unavailable as error:
             raise Unavailable(
@@ -70,10 +87,37 @@ class Desk:
             ) from error
         finally:
             connection.close()
+        if status == 503:
+            raise not_ready(answer)
         if status >= 400:
             found = answer if isinstance(answer, dict) else {}
             raise QuarterdeckError(str(found.get("detail") or f"HTTP {status}"), hint=found.get("hint"))
         return answer
+
+
+def _command(refusal: Row) -> str | None:
+    """The command that a refusal points to, where there is one for it."""
+    match refusal.get("next_tool"), refusal.get("next_arguments"):
+        case "tasks_update", {"task_id": task_id, "task_type": kind}:
+            return f"quarterdeck task update {task_id} --type {kind}"
+        case "review", {"task_id": task_id, "action": action}:
+            return f"quarterdeck review {action} {task_id}"
+        case "request_review", {"task_id": task_id}:
+            return f"quarterdeck review request {task_id}"
+    return None
+
+
+def part(text: str) -> str:
+    """A piece of a path, whatever was typed."""
+    return quote(text, safe="")
+
+
+@contextmanager
+def waiting(doing: str) -> Iterator[None]:
+    """Say on a terminal that something is being done."""
+    console = Console(stderr=True)
+    with console.status(doing) if console.is_terminal else nullcontext():
+        yield
 
 
 def as_json(value: Any) -> None:

@@ -5,12 +5,11 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from quarterdeck.cli import show
-from quarterdeck.cli.complete import job_ids, task_ids
-from quarterdeck.cli.desk import AsJson, DataDir, Desk, Row, as_json
-from quarterdeck.domain.errors import Invalid
+from quarterdeck.cli.complete import ids, job_ids
+from quarterdeck.cli.desk import AsJson, DataDir, Desk, Row, as_json, part, waiting
+from quarterdeck.domain.errors import Invalid, Unavailable
 
 app = typer.Typer(help="List, show, cancel and retry jobs.", no_args_is_help=True)
 
@@ -48,13 +47,14 @@ def listing(
         )
         for job in found["jobs"]
     ]
-    show.table(("id", "kind", "state", "agent", "cost", "queued", "summary"), rows, "no jobs")
+    columns = ("id", "kind", "state", "agent", "cost", "queued", "summary")
+    show.table(columns, rows, "no jobs", spare=("cost", "kind", "queued", "agent"))
 
 
 @app.command("show")
 def one(job_id: JobId, data_dir: DataDir = None, json_: AsJson = False) -> None:
     """Show one job and the files it left."""
-    job = Desk(data_dir).get(f"/api/jobs/{job_id}")
+    job = Desk(data_dir).get(f"/api/jobs/{part(job_id)}")
     if json_:
         as_json(job)
         return
@@ -82,7 +82,7 @@ def file_(
     json_: AsJson = False,
 ) -> None:
     """Print a file that a job left."""
-    found = Desk(data_dir).get(f"/api/jobs/{job_id}/files/{name}")
+    found = Desk(data_dir).get(f"/api/jobs/{part(job_id)}/files/{part(name)}")
     if json_:
         as_json(found)
     else:
@@ -92,13 +92,13 @@ def file_(
 @app.command()
 def cancel(job_id: JobId, data_dir: DataDir = None, json_: AsJson = False) -> None:
     """End a job; its processes end with it."""
-    _told(Desk(data_dir).request("POST", f"/api/jobs/{job_id}/cancel"), json_)
+    _told(Desk(data_dir).request("POST", f"/api/jobs/{part(job_id)}/cancel"), json_)
 
 
 @app.command()
 def retry(job_id: JobId, data_dir: DataDir = None, json_: AsJson = False) -> None:
     """Run the same work once more, as a new job; its id is printed."""
-    _told(Desk(data_dir).request("POST", f"/api/jobs/{job_id}/retry"), json_)
+    _told(Desk(data_dir).request("POST", f"/api/jobs/{part(job_id)}/retry"), json_)
 
 
 def _told(job: Row, json_: bool) -> None:
@@ -118,7 +118,7 @@ def logs(
     desk, offset = Desk(data_dir), 0
     while True:
         wait = _POLL_SECONDS if follow else 0
-        page = desk.get(f"/api/jobs/{job_id}/log", offset=offset, wait=wait)
+        page = desk.get(f"/api/jobs/{part(job_id)}/log", offset=offset, wait=wait)
         if json_ and page["text"]:
             as_json(page)
         elif page["text"]:
@@ -133,7 +133,7 @@ def logs(
 
 
 def wait(
-    what: Annotated[str, typer.Argument(help="A task's or a job's id.", autocompletion=task_ids)],
+    what: Annotated[str, typer.Argument(help="A task's or a job's id.", autocompletion=ids)],
     status: Annotated[
         list[str] | None, typer.Option("--status", help="Wait for this status; may be given several times.")
     ] = None,
@@ -144,9 +144,7 @@ def wait(
     """Wait until a task changes its status, or a job ends. Exit code 2 when the time is over."""
     desk = Desk(data_dir)
     end = time.monotonic() + timeout if timeout > 0 else float("inf")
-    with Console(stderr=True).status("waiting") as spinner:
-        if not sys.stderr.isatty():
-            spinner.stop()
+    with waiting("waiting"):
         job = what.startswith("job_")
         answer = _job_ended(desk, what, end) if job else _task_changed(desk, what, status, end)
     if json_:
@@ -167,7 +165,7 @@ def _slice(end: float) -> float:
 
 def _job_ended(desk: Desk, job_id: str, end: float) -> Row:
     while True:
-        job: Row = desk.get(f"/api/jobs/{job_id}")
+        job: Row = desk.get(f"/api/jobs/{part(job_id)}")
         if job["state"] not in _LIVE:
             return job
         if time.monotonic() >= end:
@@ -176,7 +174,7 @@ def _job_ended(desk: Desk, job_id: str, end: float) -> Row:
 
 
 def _task_changed(desk: Desk, task_id: str, status: list[str] | None, end: float) -> Row:
-    cursor: str | None = None
+    cursor, before = None, None
     while True:
         answer: Row = desk.call(
             "board",
@@ -188,5 +186,11 @@ def _task_changed(desk: Desk, task_id: str, status: list[str] | None, end: float
         )
         if answer["code"] == "TASK_DELETED":
             raise Invalid(f"task {task_id} was deleted")
-        if not answer["timed_out"] or time.monotonic() >= end:
-            return answer
+        if answer["code"] == "WAIT_INTERRUPTED":
+            raise Unavailable("the core is stopping", hint="wait again when it is back")
+        before = before or answer["previous_status"]
+        # Something else of the task may have changed since the cursor: that is not waited for.
+        changed = answer["changed"] and (status or answer["current_status"] != before)
+        if changed or time.monotonic() >= end:
+            return answer | {"changed": bool(changed), "timed_out": not changed}
+        cursor = answer["task"]["updated_at"]

@@ -26,6 +26,19 @@ class Refused(Exception):
         self.body = body
 
 
+def not_ready(answer: Any) -> QuarterdeckError:
+    """What HTTP 503 means: a core that starts says nothing else yet."""
+    said = answer.get("detail") if isinstance(answer, dict) else None
+    return QuarterdeckError(str(said or "the core is starting"), hint="try again in a moment")
+
+
+def _last_event(text: str) -> str:
+    """The answer at the end of a stream, which a call becomes that takes long; else the text itself."""
+    if not text.startswith((":", "event:", "id:", "data:")):
+        return text
+    return [line.removeprefix("data:") for line in text.splitlines() if line.startswith("data:")][-1]
+
+
 class Connection:
     """A kept-alive HTTP connection to a core. Not for two threads at once."""
 
@@ -43,7 +56,7 @@ class Connection:
         """
         status, text = self.text(method, path, None if body is None else json.dumps(body), headers)
         try:
-            return status, json.loads(text or "null")
+            return status, json.loads(_last_event(text) or "null")
         except ValueError as error:
             raise QuarterdeckError(f"{path} was answered with HTTP {status} and no JSON") from error
 
@@ -67,8 +80,8 @@ class Connection:
 class McpClient:
     """Calls tools as the user of a token."""
 
-    def __init__(self, url: str, token: str, *, path: str = "/mcp") -> None:
-        self._connection = Connection(url, token)
+    def __init__(self, url: str, token: str, *, path: str = "/mcp", timeout: float = 30.0) -> None:
+        self._connection = Connection(url, token, timeout=timeout)
         self._path = path
         self._ids = itertools.count(1)
 
@@ -101,6 +114,8 @@ class McpClient:
             **headers,
         }
         status, answer = self._connection.request("POST", self._path, message, fields)
+        if status == 503:
+            raise not_ready(answer)
         if status != 200 or "result" not in answer:
             raise QuarterdeckError(f"{method} was answered with HTTP {status}: {json.dumps(answer)[:300]}")
         return answer["result"]

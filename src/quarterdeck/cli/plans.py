@@ -112,10 +112,15 @@ def proposals(data_dir: DataDir = None, json_: AsJson = False) -> None:
         as_json(found)
         return
     rows = [
-        (each["proposal_id"], each["status"], each["task_count"], show.ago(each["created_at"]))
+        (
+            each["proposal_id"],
+            each["status"],
+            show.ago(each["created_at"]),
+            [task["title"] for task in each["tasks"]],
+        )
         for each in found["proposals"]
     ]
-    show.table(("id", "status", "tasks", "proposed"), rows, "no proposals")
+    show.table(("id", "status", "proposed", "tasks"), rows, "no proposals", spare=("proposed",))
 
 
 @app.command()

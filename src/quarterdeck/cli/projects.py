@@ -57,9 +57,17 @@ def listing(
     if json_:
         as_json(found)
         return
-    rows = [(each["project_id"], each["name"], each.get("description") or "") for each in found["projects"]]
+    rows = [
+        (
+            each["project_id"],
+            each["name"],
+            "open" if each["active"] else "",
+            each.get("description") or "",
+        )
+        for each in found["projects"]
+    ]
     show.table(
-        ("id", "name", "description"),
+        ("id", "name", "state", "description"),
         rows,
         "no projects; make one with: quarterdeck project create NAME --repo .",
     )

@@ -8,7 +8,7 @@ from rich.syntax import Syntax
 
 from quarterdeck.cli import show
 from quarterdeck.cli.complete import task_ids
-from quarterdeck.cli.desk import AsJson, DataDir, Desk, Row, as_json
+from quarterdeck.cli.desk import AsJson, DataDir, Desk, Row, as_json, part
 
 app = typer.Typer(help="See the diff; approve, reject, rebase or merge.", no_args_is_help=True)
 
@@ -25,16 +25,14 @@ def diff(
     json_: AsJson = False,
 ) -> None:
     """Show what a task's branch changes."""
-    found = Desk(data_dir).get(f"/api/tasks/{task_id}/diff")
+    found = Desk(data_dir).get(f"/api/tasks/{part(task_id)}/diff")
     if json_:
         as_json(found)
         return
     for repo in found["repos"]:
         if stat or not repo["patch"]:
-            rows = [
-                (f"+{file['insertions']}", f"-{file['deletions']}", file["path"]) for file in repo["files"]
-            ]
-            show.table(("", "", repo["name"]), rows, f"{repo['name']}: nothing changed")
+            rows = [(file["insertions"], file["deletions"], file["path"]) for file in repo["files"]]
+            show.table(("+", "-", repo["name"]), rows, f"{repo['name']}: nothing changed")
         elif sys.stdout.isatty():
             show.console().print(Syntax(repo["patch"], "diff", theme="ansi_dark", background_color="default"))
         else:
@@ -56,7 +54,15 @@ def request(
 
 
 def _review(data_dir: DataDir, json_: bool, task_id: str, action: str, **more: str | None) -> None:
-    _told(Desk(data_dir).call("board", "review", task_id=task_id, action=action, **more), json_)
+    _told(_decided(Desk(data_dir), task_id, action, **more), json_)
+
+
+def _decided(desk: Desk, task_id: str, action: str, **more: str | None) -> Row:
+    if action in ("merge", "rebase"):  # a gate takes as long as it takes
+        answer: Row = desk.call_long(f"{action} …", "board", "review", task_id=task_id, action=action, **more)
+    else:
+        answer = desk.call("board", "review", task_id=task_id, action=action, **more)
+    return answer
 
 
 @app.command()

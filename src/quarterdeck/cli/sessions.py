@@ -34,6 +34,7 @@ def attach(task_id: TaskId, data_dir: DataDir = None) -> None:
     if not sys.stdout.isatty():
         raise Invalid("attach needs a terminal", hint="use: quarterdeck session create")
     words = shlex.split(Desk(data_dir).call("board", "sessions_create", task_id=task_id)["primary_command"])
+    os.environ.pop("TMUX", None)  # ours is another server: from within a tmux it may be attached to as well
     os.execvp(words[0], words)  # noqa: S606
 
 
@@ -69,7 +70,7 @@ def listing(
         as_json(found)
         return
     rows = [
-        (each["session_id"], each["agent_type"], show.state(each["status"]), each.get("plan_slug") or "")
+        (each["session_id"], each["agent_type"], show.state(each["status"]), each["plan"] or "")
         for each in found["sessions"]
     ]
     show.table(("id", "agent", "status", "plan"), rows, "no work sessions")

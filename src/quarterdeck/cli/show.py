@@ -5,11 +5,14 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 _PIPE_WIDTH = 400
+_READABLE = 20  # what a column of words needs
+_WHOLE = ("id", "on", "slug")  # columns that are typed again, and so never cut
 _COLOURS = {
     "BACKLOG": "dim",
     "IN_PROGRESS": "cyan",
@@ -30,15 +33,41 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
 
 
-def table(columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], empty: str) -> None:
-    """Rows below their headings; without any, a line that says so on standard error."""
-    made = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(_plain(cell)) for cell in row))
-    if made.row_count:
-        console().print(made)
-    else:
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], empty: str, *, spare: Sequence[str] = ()
+) -> None:
+    """Rows below their headings; without any, a line that says so on standard error.
+
+    Where a terminal is too narrow, the columns of `spare` are left out, one after another.
+    """
+    cells = [[cell if isinstance(cell, Text) else Text(_line(cell)) for cell in row] for row in rows]
+    if not cells:
         Console(stderr=True, highlight=False).print(empty, style="dim", markup=False)
+        return
+    out = console()
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    kept = _fitting(columns, cells, out.width, spare)
+    for name in kept:
+        made.add_column(name, no_wrap=name in _WHOLE)
+    for row in cells:
+        made.add_row(*(cell for name, cell in zip(columns, row, strict=True) if name in kept))
+    out.print(made)
+
+
+def _fitting(
+    columns: Sequence[str], cells: Sequence[Sequence[Text]], width: int, spare: Sequence[str]
+) -> list[str]:
+    """The columns that are shown at a width."""
+    widest = {
+        name: max(cell_len(text) for text in (name, *(row[place].plain for row in cells)))
+        for place, name in enumerate(columns)
+    }
+    needed = {name: size if name in _WHOLE else min(size, _READABLE) for name, size in widest.items()}
+    for name in spare:
+        if sum(needed.values()) + 2 * len(needed) - 2 <= width:
+            break
+        del needed[name]
+    return list(needed)
 
 
 def fields(pairs: Iterable[tuple[str, Any]]) -> None:
@@ -48,7 +77,7 @@ def fields(pairs: Iterable[tuple[str, Any]]) -> None:
     grid.add_column()
     for name, value in pairs:
         if value not in (None, "", [], {}):
-            grid.add_row(name, value if isinstance(value, Text) else Text(_plain(value)))
+            grid.add_row(name, value if isinstance(value, Text) else Text(plain(value)))
     console().print(grid)
 
 
@@ -85,7 +114,11 @@ def money(amount: float | None) -> str:
     return "" if amount is None else f"${amount:.2f}" if amount >= 0.01 or amount == 0 else f"${amount:.4f}"
 
 
-def _plain(value: Any) -> str:
+def _line(value: Any) -> str:
+    return " ".join(plain(value).split())
+
+
+def plain(value: Any) -> str:
     """Text without what would move a terminal's cursor."""
     if isinstance(value, list):
         value = ", ".join(map(str, value))

@@ -1,11 +1,11 @@
 """`quarterdeck task`: the board from a terminal."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from quarterdeck.cli import show
-from quarterdeck.cli.complete import task_ids
+from quarterdeck.cli.complete import statuses, task_ids
 from quarterdeck.cli.desk import AsJson, DataDir, Desk, Row, as_json
 
 app = typer.Typer(help="List, create, move, start and delete tasks.", no_args_is_help=True)
@@ -62,7 +62,12 @@ def listing(
         for task in found["tasks"]
     ]
     columns = ("id", "status", "priority", "type", "agent", "title", "changed")
-    show.table(columns, rows, "no tasks; make one with: quarterdeck task create TITLE")
+    show.table(
+        columns,
+        rows,
+        "no tasks; make one with: quarterdeck task create TITLE",
+        spare=("type", "priority", "changed", "agent"),
+    )
     if found.get("next_cursor"):
         show.say(f"more with --cursor {found['next_cursor']}")
 
@@ -70,7 +75,8 @@ def listing(
 @app.command("show")
 def one(task_id: TaskId, data_dir: DataDir = None, json_: AsJson = False) -> None:
     """Show one task with its notes, review and runs."""
-    task = Desk(data_dir).call(
+    desk = Desk(data_dir)
+    task = desk.call(
         "board",
         "get_task",
         task_id=task_id,
@@ -82,6 +88,7 @@ def one(task_id: TaskId, data_dir: DataDir = None, json_: AsJson = False) -> Non
     if json_:
         as_json(task)
         return
+    runs: list[Row] = desk.get("/api/jobs", task_id=task_id)["jobs"]
     show.fields(
         [
             ("id", task["task_id"]),
@@ -90,20 +97,19 @@ def one(task_id: TaskId, data_dir: DataDir = None, json_: AsJson = False) -> Non
             ("state", task.get("state")),
             ("type", task.get("task_type")),
             ("priority", task.get("priority")),
-            ("agent", task.get("agent")),
+            ("agent", task.get("agent_backend") or task.get("assigned_agent")),
             ("project", task.get("project_id")),
             ("criteria", "\n".join(f"- {each}" for each in task.get("acceptance_criteria") or [])),
             ("description", task.get("description")),
-            ("review", _review(task.get("review_feedback"))),
+            ("review", "\n".join(f"{each['kind']}: {each['text']}" for each in task.get("reviews") or [])),
             ("notes", task.get("scratchpad")),
+            ("runs", "\n".join(map(_run, runs))),
         ]
     )
 
 
-def _review(feedback: Any) -> str:
-    if isinstance(feedback, list):
-        return "\n".join(f"{each.get('kind')}: {each.get('text')}" for each in feedback)
-    return "" if feedback is None else str(feedback)
+def _run(job: Row) -> str:
+    return f"{job['id']} {job['state']} {job['agent'] or ''}: {job['summary'] or ''}".rstrip(": ")
 
 
 @app.command()
@@ -169,7 +175,9 @@ def update(
 @app.command()
 def move(
     task_id: TaskId,
-    status: Annotated[str, typer.Argument(help="BACKLOG, IN_PROGRESS, REVIEW or DONE.")],
+    status: Annotated[
+        str, typer.Argument(help="BACKLOG, IN_PROGRESS, REVIEW or DONE.", autocompletion=statuses)
+    ],
     data_dir: DataDir = None,
     json_: AsJson = False,
 ) -> None:

@@ -1,7 +1,6 @@
 """`quarterdeck token`: mint, list and revoke bearer tokens."""
 
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,10 +8,9 @@ from urllib.parse import quote
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
 from quarterdeck import paths
+from quarterdeck.cli import show
 from quarterdeck.cli.client import Client
 
 app = typer.Typer(help="Mint, list and revoke bearer tokens.", no_args_is_help=True)
@@ -30,8 +28,12 @@ def _client(data_dir: Path | None) -> Client:
 def create(
     name: Annotated[str, typer.Argument(help="What the token is for.")],
     profile: Annotated[
-        str, typer.Option(help="viewer, planner, pair_worker, operator or maintainer.")
-    ] = "operator",
+        str | None,
+        typer.Option(
+            help="viewer, planner, pair_worker, operator or maintainer.",
+            show_default="operator; pair_worker when it is bound",
+        ),
+    ] = None,
     project: Annotated[str | None, typer.Option(help="Bind it to a project id.")] = None,
     task: Annotated[str | None, typer.Option(help="Bind it to a task id.")] = None,
     expires_in: Annotated[int | None, typer.Option(help="Seconds until it expires.")] = None,
@@ -41,7 +43,7 @@ def create(
     """Mint a token; it is shown this once."""
     wanted = {
         "name": name,
-        "profile": profile,
+        "profile": profile or ("pair_worker" if project or task else "operator"),
         "project_id": project,
         "task_id": task,
         "expires_in_s": expires_in,
@@ -67,16 +69,14 @@ def listing(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(found))
         return
-    table = Table(
-        Column("id", min_width=36), "name", "profile", "bound to", "created", "last used", "state", box=None
-    )
+    rows = []
     for token in found:
         bound = token["task_id"] or token["project_id"] or ""
         state = "revoked" if token["revoked_at"] else "expired" if _is_past(token["expires_at"]) else "active"
         times = [(token[key] or "never")[:19] for key in ("created_at", "last_used_at")]
-        table.add_row(token["id"], escape(token["name"]), token["profile"], bound, *times, state)
-    # Cut to a terminal's width, but whole for a pipe or a file.
-    Console(width=None if sys.stdout.isatty() else 400).print(table)
+        rows.append((token["id"], token["name"], token["profile"], bound, *times, state))
+    columns = ("id", "name", "profile", "bound to", "created", "last used", "state")
+    show.table(columns, rows, "no tokens", spare=("created", "last used", "bound to"))
 
 
 def _is_past(when: str | None) -> bool:

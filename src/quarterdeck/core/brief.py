@@ -197,7 +197,8 @@ def _closing(material: Material, interactive: bool) -> str:
         "",
         "- Work is judged by git and by checks, not by words: what counts is what is changed in the checkout "
         "when you end. Changes that you do not commit are committed for you, new files too.",
-        "- Stay on the branch you are on; do not merge, push or switch branches.",
+        "- Stay on the branch you are on; do not push or switch branches, and rebase or merge only where the "
+        "feedback asks for it.",
     ]
     if material.acceptance_command:
         lines.append(f"- This command must exit with 0 afterwards: {_line(material.acceptance_command)}")

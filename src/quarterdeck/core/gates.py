@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from asyncio.subprocess import DEVNULL, STDOUT, Process
+from asyncio.subprocess import STDOUT, Process
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,12 @@ TAIL: Final = 4_000
 
 _CHUNK: Final = 1 << 16
 _GRACE_SECONDS: Final = 2.0
+# Standard input is a pipe from the core: when the core is killed it breaks, and all of the session ends.
+_SCRIPT: Final = """exec 3<&0 0</dev/null
+(cat <&3; kill -KILL 0) >/dev/null 2>&1 &
+exec 3<&-
+/bin/sh -c "$1"
+"""
 _PASSED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "SHELL")
 
 
@@ -34,21 +40,24 @@ async def run(command: str, folder: Path, *, seconds: float = TIMEOUT_SECONDS) -
     kept = {name: os.environ[name] for name in _PASSED if name in os.environ}
     # A pipe of our own: asyncio would wait for one of its own until whatever was left behind closes it.
     ours, theirs = os.pipe()
+    lifeline, ours_alone = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", command),
+            *("/bin/sh", "-c", _SCRIPT, "sh", command),
             cwd=folder,
             env={**kept, "CI": "true", "GIT_TERMINAL_PROMPT": "0"},
-            stdin=DEVNULL,
+            stdin=lifeline,
             stdout=theirs,
             stderr=STDOUT,
             start_new_session=True,
         )
     except BaseException:
         os.close(ours)
+        os.close(ours_alone)
         raise
     finally:
         os.close(theirs)
+        os.close(lifeline)
     said = bytearray()
     reading = asyncio.ensure_future(_read(ours, said))
     try:
@@ -58,6 +67,7 @@ async def run(command: str, folder: Path, *, seconds: float = TIMEOUT_SECONDS) -
         code = None
     finally:
         await _end(process, reading)
+        os.close(ours_alone)
     return Verdict(code, said.decode("utf-8", "replace").replace("\0", ""))
 
 

@@ -448,10 +448,16 @@ def _message(task: Task, strategy: MergeStrategy) -> str:
 def _conflict(task: Task, worktree: Worktree, conflict: Conflicting, noun: str) -> Conflict:
     names = [file.path for file in conflict.files]
     where = Path(worktree.repo_path).name
-    action = "rebase" if noun == "MERGE" else "reject"
+    following = {"action": "rebase"}
+    if noun == "REBASE":
+        asked = (
+            f"The branch and {worktree.target} of {where} changed the same lines: {', '.join(names[:10])}. "
+            f"Rebase the branch onto {worktree.target} and resolve the conflicts so that both changes hold."
+        )
+        following = {"action": "reject", "feedback": asked}
     return Conflict(
         f"{worktree.target} of {where} and the task changed the same lines: {', '.join(names[:10])}",
-        hint="nothing was changed; reject it so that its agent resolves the conflict on a newer base",
+        hint="nothing was changed; reject it, so that its agent rebases the branch and resolves the conflict",
         code=f"{noun}_CONFLICT",
         conflict_files=names,
         more_files=conflict.more,
@@ -460,7 +466,7 @@ def _conflict(task: Task, worktree: Worktree, conflict: Conflicting, noun: str) 
         repo=where,
         target=worktree.target,
         next_tool="review",
-        next_arguments={"task_id": task.id, "action": action},
+        next_arguments={"task_id": task.id, **following},
     )
 
 

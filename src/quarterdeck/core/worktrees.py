@@ -224,9 +224,9 @@ async def settle(core: Core, found: Sequence[Worktree], message: str) -> Summary
             repo = Path(each.repo_path)
             settled = await worktrees.settle(repo, Path(each.path), each.branch, message[:_MESSAGE])
             notes += [settled.note] if settled.note else []
-            span = f"{each.base_commit}..{settled.head}"
-            commits += int(await worktrees.text(repo, "rev-list", "--count", span))
-            stats = await diffs.stats(repo, each.base_commit, settled.head)
+            begun = await _begun(each)
+            commits += int(await worktrees.text(repo, "rev-list", "--count", f"{begun}..{settled.head}"))
+            stats = await diffs.stats(repo, begun, settled.head)
             files += len(stats)
             insertions += sum(stat.insertions for stat in stats)
             deletions += sum(stat.deletions for stat in stats)

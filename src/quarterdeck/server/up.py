@@ -53,7 +53,6 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error}", field="port", hint="give another --port"
         ) from error
     listening.listen(2048)
-    listening.set_inheritable(True)
     return listening
 
 

@@ -1,8 +1,9 @@
 """Jobs and diffs over REST: what the command line shows and no MCP tool answers in one piece."""
 
 import asyncio
+import codecs
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
@@ -12,7 +13,7 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Denied, Invalid, QuarterdeckError
 from quarterdeck.domain.ids import iso
-from quarterdeck.domain.jobs import LIVE
+from quarterdeck.domain.jobs import KINDS, LIVE, State
 from quarterdeck.domain.records import Job
 from quarterdeck.run import attempts
 from quarterdeck.server.http import answer, refuse
@@ -59,6 +60,9 @@ class WorkRoutes:
     async def _listed(self, caller: Caller, query: dict[str, str]) -> dict[str, Any]:
         limit = min(max(_whole(query, "limit", 50), 1), 200)
         wanted = {name: query[name] for name in runs.FILTERS if query.get(name)}
+        for name, known in (("state", get_args(State)), ("kind", KINDS)):
+            if wanted.get(name, known[0]) not in known:
+                raise Invalid(f"{name} must be one of {', '.join(known)}", field=name)
         if task_id := query.get("task_id"):
             found = await runs.of_task(self._core, caller, task_id)
         else:
@@ -92,12 +96,13 @@ class WorkRoutes:
             while True:
                 view = await runs.get(self._core, caller, job_id)
                 ended = view.job.state not in LIVE
-                text, following = await self._said(caller, view.job, offset, "logs.txt" in view.files)
+                said, reached = await self._said(caller, view.job, offset, "logs.txt" in view.files)
+                text, following = _letters(said, reached)
                 left = end - asyncio.get_running_loop().time()
                 if text or ended or left <= 0 or listener.closed:
                     more = ended and bool(text)
                     return {
-                        "text": text.decode("utf-8", "replace"),
+                        "text": text,
                         "offset": following,
                         "ended": ended and not more,
                         "state": view.job.state,
@@ -150,6 +155,13 @@ def _live(folder: Path, offset: int) -> tuple[bytes, int]:
     except OSError:
         return b"", offset
     return chunk.data, chunk.end
+
+
+def _letters(data: bytes, end: int) -> tuple[str, int]:
+    """The text of a piece, and where it ends: a letter that is cut in two waits for its other half."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    return text, end - len(decoder.getstate()[0])
 
 
 def _whole(query: dict[str, str], name: str, default: int) -> int:
