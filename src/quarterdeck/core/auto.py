@@ -208,8 +208,6 @@ def _unable(task: Task, message: str, hint: str) -> NotStarted:
         message,
         hint=hint,
         code="NOT_STARTED",
-        next_tool="tasks_update",
-        next_arguments={"task_id": task.id, "agent_backend": "<agent>"},
     )
 
 

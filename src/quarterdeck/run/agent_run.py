@@ -316,23 +316,26 @@ class JobRun:
     def _limit(self) -> str:
         return "its time" if self.job.timeout_s is None else f"{self.job.timeout_s} seconds"
 
-    async def _tell(self, step: Step) -> None:
-        text = step.text
+    def masked(self, text: str) -> str:
+        """A text without what the agent was told in confidence."""
         for secret in self._secrets:
             text = text.replace(secret, "[secret]")
+        return text
+
+    async def _tell(self, step: Step) -> None:
         with suppress(QuarterdeckError):
             await self.core.db.tx(
                 SYSTEM,
                 queue.progress,
                 self.job,
                 step=step.kind,
-                text=text,
+                text=self.masked(step.text),
                 tool=step.tool,
                 tool_calls=self.seen.tool_call_count,
                 messages=self.seen.message_count,
                 agent_session=self.seen.session_id,
                 last_tool=self.seen.last_tool,
-                last_message=self.seen.last_message,
+                last_message=self.masked(self.seen.last_message),
             )
 
 
