@@ -17,6 +17,7 @@ from quarterdeck.surfaces.schema import normal
 PATHS = ("/v1/chat/completions", "/v1/models")
 DEFAULT_MODEL = "quarterdeck"
 _ALIVE_SECONDS = 15.0
+_STOPPING = "the core is stopping"
 _PIECE = 2_000
 _MESSAGE = 100_000
 _STATUS: dict[type[QuarterdeckError], int] = {
@@ -101,7 +102,7 @@ class ChatRoutes:
             return
         run = await self._ended(caller, run)
         if run.status != "completed":
-            await answer(send, 502, _error(run.job.summary or run.status, "run_failed"))
+            await answer(send, 502, _error(run.job.summary or _STOPPING, "run_failed"))
             return
         await answer(send, 200, _completion(run, wanted.model))
 
@@ -123,6 +124,8 @@ class ChatRoutes:
         with self._core.bus.listen(f"job:{run.job.id}") as listener:
             while (run := await prompts.get(self._core, caller, run.job.id)).status == "busy":
                 await listener.within(_ALIVE_SECONDS)
+                if listener.closed:
+                    break
         return run
 
     async def _stream(self, caller: Caller, run: Run, wanted: Completion, send: Send) -> None:
@@ -143,6 +146,8 @@ class ChatRoutes:
             while (run := await prompts.get(self._core, caller, run.job.id)).status == "busy":
                 if not await listener.within(_ALIVE_SECONDS):
                     await say(": at work\n\n")
+                if listener.closed:
+                    break
         if run.status == "completed":
             text = str((run.job.result or {}).get("text") or "")
             for begin in range(0, len(text), _PIECE):
@@ -152,7 +157,7 @@ class ChatRoutes:
                 head = _head(run, wanted.model, "chat.completion.chunk")
                 await say(f"data: {json.dumps({**head, 'choices': [], 'usage': _usage(run)})}\n\n")
         else:
-            await say(f"data: {json.dumps(_error(run.job.summary or run.status, 'run_failed'))}\n\n")
+            await say(f"data: {json.dumps(_error(run.job.summary or _STOPPING, 'run_failed'))}\n\n")
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 

@@ -1,5 +1,6 @@
 """The agent dialect: one resident agent per user, with prompt, status, stop and result."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -55,6 +56,8 @@ async def prompt(call: Call, a: Prompt) -> Row:
     )
     run = await prompts.start(call.core, call.caller, ask)
     if not a.blocking:
+        if call.later is not None:
+            call.core.spawn(ended(replace(call, progress=call.later), run))
         run = await prompts.named(call.core, call.caller, run)
         return {"status": "started", "session_id": run.session_id, "run_id": run.job.id}
     return answered(await ended(call, run))
@@ -66,7 +69,7 @@ async def ended(call: Call, run: Run) -> Run:
     with call.core.bus.listen(f"job:{run.job.id}") as listener:
         while True:
             run = await prompts.get(call.core, call.caller, run.job.id)
-            if run.status != "busy":
+            if run.status != "busy" or listener.closed:
                 return run
             words = [prompts.worded(event) for event in await listener.within(_ALIVE_SECONDS)]
             for line in words or ["at work"]:
@@ -80,7 +83,7 @@ def answered(run: Run) -> Row:
     shown = prompts.shown(run)
     if run.status != "completed":
         raise RunFailed(
-            run.job.summary or run.status,
+            run.job.summary or "the core is stopping",
             hint="result has all it said",
             status=run.status,
             session_id=run.session_id,
