@@ -34,6 +34,8 @@ elif deed == "leave":
     print(sorted(os.listdir(".")))
 elif deed == "env":
     print(sorted(name for name in os.environ))
+elif deed == "repeat":
+    print("word " * int(rest))
 elif deed == "secrets":
     print(os.environ["QUARTERDECK_TOKEN"], os.environ["BOT_KEY"])
 elif deed == "hang":

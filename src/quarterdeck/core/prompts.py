@@ -413,6 +413,16 @@ async def transcript(core: Core, caller: Caller, job_id: str | None = None) -> T
     return await core.db.read(caller, body)
 
 
+async def text_of(core: Core, caller: Caller, run: Run) -> str:
+    """The whole answer of a run that has ended well."""
+    result = run.job.result or {}
+    if result.get("text_cut"):
+        kept = await core.db.read(caller, artifacts.get, run.job.id, RESULT)
+        if kept is not None:
+            return kept.content.decode()
+    return str(result.get("text") or "")
+
+
 def worded(event: Event) -> str:
     """A step of a run in the words of a progress message."""
     data = event.data

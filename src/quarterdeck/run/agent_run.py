@@ -220,7 +220,7 @@ class JobRun:
             env = programs.environment(agent, self.core.settings, assignment.home)
             launch = self._adapter(agent).launch(found.argv, env, assignment, found.flags)
         except QuarterdeckError as error:
-            hint = f" {error.hint}" if error.hint else ""
+            hint = f" {error.hint[0].upper()}{error.hint[1:]}." if error.hint else ""
             raise Failed("EXECUTOR_ERROR", f"{error.message}{hint}") from error
         launch = replace(launch, folders=(*launch.folders, *found.folders))
         self._hide(launch.env)

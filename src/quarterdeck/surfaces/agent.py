@@ -60,7 +60,8 @@ async def prompt(call: Call, a: Prompt) -> Row:
             call.core.spawn(ended(replace(call, progress=call.later), run))
         run = await prompts.named(call.core, call.caller, run)
         return {"status": "started", "session_id": run.session_id, "run_id": run.job.id}
-    return answered(await ended(call, run))
+    run = await ended(call, run)
+    return answered(run, await prompts.text_of(call.core, call.caller, run))
 
 
 async def ended(call: Call, run: Run) -> Run:
@@ -78,7 +79,7 @@ async def ended(call: Call, run: Run) -> Run:
                     await call.progress(told, None, line)
 
 
-def answered(run: Run) -> Row:
+def answered(run: Run, text: str) -> Row:
     """The answer of a blocking prompt; a run that failed is an error of the call."""
     shown = prompts.shown(run)
     if run.status != "completed":
@@ -91,7 +92,6 @@ def answered(run: Run) -> Row:
         )
     kept = ("message_count", "total_cost_usd", "run_cost_usd", "session_id", "run_id", "token_usage")
     more = {"structured_output": shown["structured_output"]} if "structured_output" in shown else {}
-    text = (run.job.result or {}).get("text") or ""
     return {"result": text, **{name: shown[name] for name in kept}, **more}
 
 
