@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.own_core import Core
 from tests.listening import hear
-from tests.mcp_client import Modern, Older
+from tests.mcp_client import Modern, Older, ProtocolError
 
 # Does what its prompt says: the first word is the deed.
 BOT = """
@@ -278,3 +278,14 @@ def test_a_killed_core_reports_the_run_as_failed_with_what_it_said(tmp_path: Pat
         assert "hanging" in json.dumps(client.done("result")["messages"])
         assert client.done("prompt", message="say back", blocking=True)["result"].strip() == "back"
         until(lambda: not is_running("7304.5"))
+
+
+def test_a_bound_token_reads_nothing_of_the_resident_agent(core: Core) -> None:
+    board = core.modern(core.token, "/mcp/board")
+    project = board.done("projects_create", name="bound")["project_id"]
+    wanted = {"user_id": "local", "profile": "pair_worker", "project_id": project}
+    bound = core.modern(core.minted(**wanted)["token"], "/mcp/agent")
+    assert bound.refused("status")["code"] == "permission_denied"
+    with pytest.raises(ProtocolError) as refused:
+        bound.request("resources/read", '{"uri": "mcp://agent/status"}', "mcp://agent/status")
+    assert refused.value.error["data"]["code"] == "RESOURCE_NOT_FOUND"

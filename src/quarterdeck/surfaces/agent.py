@@ -151,7 +151,7 @@ def _word(error: QuarterdeckError) -> dict[str, Any]:
 
 
 async def _read(core: Core, caller: Caller, uri: str) -> Content:
-    if uri != URI:
+    if uri != URI or caller.bound:
         raise ResourceError(f"there is no resource {uri}", code="RESOURCE_NOT_FOUND", uri=uri)
     return Content(URI, "application/json", encode(prompts.shown(await prompts.current(core, caller))))
 
