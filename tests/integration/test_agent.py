@@ -112,6 +112,7 @@ def test_a_blocking_prompt_answers_with_the_result(ann: Modern) -> None:
     assert whole["result_text"].strip() == "good morning"
     assert [row["role"] for row in whole["messages"]] == ["user", "assistant"]
     assert whole["message_count"] == status["message_count"] == 2
+    assert ann.done("stop") == {"status": "completed", "stopped": False, "message": "nothing is running"}
 
 
 def test_a_prompt_answers_at_once_and_is_followed_by_status(ann: Modern) -> None:

@@ -34,6 +34,7 @@ _SHOWN, _LAST = 4000, 200
 _GONE_SECONDS = 5.0
 _TOLD = 100
 _LOOKED = 5
+_DIGITS = 9
 _EVENTS = {"job.queued": "Queued", "job.started": "Started", "job.progress": "At work"}
 # What a user has not who never asked anything.
 _UNKNOWN = (
@@ -136,8 +137,13 @@ def _agent(core: Core, ask: Ask) -> tuple[Agent, str | None]:
     if found is None and name not in FEATURES:
         found, subagent = registry.named(core, usual), ask.agent
     if found is None or found.adapter is None:
-        able = [agent.id for agent in core.agents.values() if agent.adapter]
-        raise Invalid(f"agent {name!r} cannot be run here", field="agent", hint=f"one of {', '.join(able)}")
+        able = ", ".join(agent.id for agent in core.agents.values() if agent.adapter)
+        added = f'; or add [agents.{name}] with adapter = "{name}" to the configuration'
+        raise Invalid(
+            f"agent {name!r} cannot be run here",
+            field="agent",
+            hint=f"one of {able}{added if name in FEATURES else ''}",
+        )
     return found, subagent
 
 
@@ -320,11 +326,11 @@ def _session_cost(tx: Tx, job: Job) -> float | None:
     """What the session has cost so far, as its agent says, else as its runs add up; None is unknown."""
     told = (job.result or {}).get("session_cost_usd")
     if told is not None:
-        return float(told)
+        return round(float(told), _DIGITS)
     if job.session_id is None:
         return job.cost_usd
     costs = [each for each in jobs.costs_of(tx, job.session_id) if each is not None]
-    return sum(costs) if costs else None
+    return round(sum(costs), _DIGITS) if costs else None
 
 
 async def stop(core: Core, caller: Caller) -> Run | None:

@@ -97,6 +97,7 @@ async def retry(core: Core, caller: Caller, job_id: str) -> Job:
         raise Conflict(f"a {job.kind} job is not run again", field="job_id", hint="ask for the work anew")
 
     def body(tx: Tx) -> Job:
+        queue.check_room(tx, job.kind, core.settings.relay.max_queued)
         return queue.submit(
             tx,
             kind=job.kind,
@@ -104,6 +105,7 @@ async def retry(core: Core, caller: Caller, job_id: str) -> Job:
             agent=job.agent,
             priority=job.priority,
             project_id=job.project_id,
+            ttl_s=job.spec["execution"]["ttlS"],
             timeout_s=job.timeout_s,
             place=job.place,
             user_id=job.user_id,

@@ -165,7 +165,7 @@ async def _said(run: JobRun, messages: Messages) -> Sequence[File]:
 
 async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
     text, problem = run.masked(outcome.final_text), _problem(run.job, outcome)
-    usage = outcome.usage
+    usage, said = outcome.usage, len(messages.rows) - 1
     result: dict[str, Any] = {
         "text": text[:_IN_ROW],
         "text_cut": len(text) > _IN_ROW,
@@ -187,7 +187,7 @@ async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
         result["structured_output"] = outcome.structured
     return Ending(
         "SUCCEEDED" if problem is None else "FAILED",
-        problem or f"answered in {len(messages.rows) - 1} messages",
+        problem or f"answered in {said} message{'' if said == 1 else 's'}",
         None if problem is None else "EXECUTOR_ERROR",
         result,
         messages.files(text, await run.log()),

@@ -110,7 +110,8 @@ async def stop(call: Call, a: Nothing) -> Row:
     """End the running prompt and all its processes."""
     run = await prompts.stop(call.core, call.caller)
     if run is None:
-        return {"status": "idle", "stopped": False, "message": "nothing is running"}
+        now = prompts.shown(await prompts.current(call.core, call.caller))
+        return {"status": now["status"], "stopped": False, "message": "nothing is running"}
     return {
         "status": run.status,
         "stopped": True,
