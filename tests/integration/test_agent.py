@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.integration.own_core import Core
-from tests.listening import hear
+from tests.listening import hear, listen
 from tests.mcp_client import Modern, Older, ProtocolError
 
 # Does what its prompt says: the first word is the deed.
@@ -240,6 +240,26 @@ def test_the_token_and_keys_of_a_run_are_in_nothing_that_is_kept_of_it(ann: Mode
     assert "[secret]" in answer["result"]
     assert "mcp_" not in kept
     assert "key-of-the-bot" not in kept
+
+
+def test_the_resource_tells_of_every_step_and_of_the_end(core: Core, ann: Modern) -> None:
+    with listen(ann, "mcp://agent/status") as stream:
+        stream.frame()
+        run = ann.done("prompt", message="hang 7305.5")["run_id"]
+        until(lambda: ann.done("status")["last_message"] == "hanging")
+        ann.done("stop")
+        told: list[dict[str, Any]] = []
+        while not told or told[-1]["message"] != "Transcript kept":
+            told.append(stream.frame().params)
+    assert {(params["uri"], params["runId"]) for params in told} == {("mcp://agent/status", run)}
+    said = [(params["state"], params["message"]) for params in told]
+    assert said == [
+        ("QUEUED", "Queued"),
+        ("RUNNING", "Started"),
+        ("RUNNING", "Assistant: hanging"),
+        ("CANCELED", "Task ended: stopped"),
+        ("CANCELED", "Transcript kept"),
+    ]
 
 
 def test_an_older_client_hears_of_a_prompt_that_it_does_not_wait_for(core: Core) -> None:

@@ -442,6 +442,8 @@ def worded(event: Event) -> str:
             return f"Assistant: {text}"
         case "session":
             return text if text.startswith("Session") else f"Session started: {data.get('agent_session')}"
+    if data.get("artifact"):
+        return "Transcript kept"
     if event.kind == "job.finished":
         return "Task completed" if data.get("state") == "SUCCEEDED" else f"Task ended: {data.get('summary')}"
     return text or _EVENTS.get(event.kind, event.kind)

@@ -164,9 +164,8 @@ async def _visible(core: Core, caller: Caller, uri: str) -> bool:
 async def _notices(core: Core, event: Event) -> list[Notice]:
     if event.noun != "job" or event.data.get("job_kind") != prompts.KIND:
         return []
-    params = {"uri": URI, "runId": event.entity_id, "state": event.data.get("state")}
-    if event.kind == "job.progress":
-        params["message"] = prompts.worded(event)
+    told = {"runId": event.entity_id, "state": event.data.get("state"), "message": prompts.worded(event)}
+    params = {"uri": URI, **told}
     return [Notice(URI, "notifications/resources/updated", params, user_id=event.user_id)]
 
 
