@@ -192,7 +192,9 @@ def test_stop_in_the_middle_of_a_tool_leaves_nothing_running(ann: Modern) -> Non
     until(sleeping)
     assert ann.done("stop")["status"] == "stopped"
     until(lambda: not sleeping())
-    assert "I wait." in json.dumps(ann.done("result")["messages"])
+    whole = ann.done("result")
+    assert whole["result_text"] == "I wait.", "the agent's own last words, not those of its tool"
+    assert whole["messages"][2]["tool_calls"][0]["arguments"] == command
 
 
 def test_the_agent_reaches_quarterdeck_with_a_token_of_its_run_alone(

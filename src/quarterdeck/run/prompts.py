@@ -94,7 +94,8 @@ async def carry_out(run: JobRun) -> Ending:
     except Lost:
         if run.why is not None:
             raise
-        raise Failed("INTERNAL_ERROR", STOPPED, await _said(run, messages)) from None
+        files = await _said(run, messages)
+        raise Failed("INTERNAL_ERROR", STOPPED, files, {"seen": _seen(run)}) from None
     except Failed as failed:
         files = await _said(run, messages)
         raise Failed(failed.reason, failed.summary, files, {"seen": _seen(run)}) from None
@@ -159,8 +160,8 @@ async def _folder(core: Core, job: Job, mine: Path) -> Path:
 
 async def _said(run: JobRun, messages: Messages) -> Sequence[File]:
     log = await run.log()
-    last = next((row["content"] for row in reversed(messages.rows[1:]) if row["content"]), "")
-    return messages.files(str(last) or log[-_TAIL:].decode(errors="replace"), log)
+    spoken = [row["content"] for row in messages.rows if row["role"] == "assistant" and row["content"]]
+    return messages.files("".join(spoken[-1:]) or log[-_TAIL:].decode(errors="replace"), log)
 
 
 async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
