@@ -457,7 +457,9 @@ def _write(line: bytes) -> None:
 def main(argv: list[str]) -> None:
     """Serve one client on stdin and stdout until it leaves."""
     parser = ArgumentParser("quarterdeck mcp", description="MCP over stdio: a bridge to the running core.")
-    parser.add_argument("--surface", help="one set of tools (orchestrator or plans) instead of all")
+    parser.add_argument(
+        "--surface", help="one set of tools (board, orchestrator, plans, relay or agent) instead of all"
+    )
     parser.add_argument("--profile", help="narrow to this profile: viewer … maintainer")
     parser.add_argument("--identity", help="kagan (the safe lane) or kagan_admin")
     session = parser.add_mutually_exclusive_group()

@@ -16,8 +16,10 @@ from tests.agent_harness import CLAUDE
 from tests.fake_model import FakeModel, script
 from tests.git_repo import GitRepo
 from tests.integration.own_core import Core
-from tests.mcp_client import Modern
+from tests.listening import hear
+from tests.mcp_client import Modern, Older
 
+WRITTEN = {"file_path": "port.txt", "content": "7411" * 2_000}
 SCHEMA = {"type": "object", "properties": {"port": {"type": "integer"}}, "required": ["port"]}
 
 
@@ -63,7 +65,7 @@ def asked_for(model: FakeModel, words: str) -> list[Any]:
 
 def test_a_prompt_runs_its_tools_and_reports_cost_and_messages(ann: Modern) -> None:
     steps = (
-        {"text": "I write it down.", "tool": "Write", "input": {"file_path": "port.txt", "content": "7411"}},
+        {"text": "I write it down.", "tool": "Write", "input": WRITTEN},
         {"text": "The port is 7411.", "usage": {"input": 100, "output": 20}},
     )
     answer = ann.done("prompt", message=f"Which port? {script(*steps)}", blocking=True)
@@ -73,9 +75,45 @@ def test_a_prompt_runs_its_tools_and_reports_cost_and_messages(ann: Modern) -> N
     status = ann.done("status")
     assert (status["status"], status["tool_call_count"]) == ("completed", 1)
     assert status["last_tool_name"] == "Write"
-    roles = [row["role"] for row in ann.done("result")["messages"]]
-    assert roles[0] == "user"
-    assert {"assistant", "tool"} <= set(roles)
+    whole = ann.done("result")
+    assert [row["role"] for row in whole["messages"]] == [
+        "user",
+        "assistant",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert whole["message_count"] == status["message_count"] == answer["message_count"] == 5
+    (call,) = whole["messages"][2]["tool_calls"]
+    assert (call["name"], call["arguments"]) == ("Write", WRITTEN), "what the tool was given is there, whole"
+    assert whole["messages"][3]["name"] == "Write"
+
+
+def test_every_tool_of_a_run_is_told_on_the_way(core: Core) -> None:
+    token = core.minted(user_id="the tools")["token"]
+    with Older(f"{core.url}/mcp/agent", token) as client, hear(client) as stream:
+        message = (
+            f"Write it. {script({'text': 'Now.', 'tool': 'Write', 'input': WRITTEN}, {'text': 'Done.'})}"
+        )
+        call = {"name": "prompt", "arguments": {"message": message}, "_meta": {"progressToken": 7}}
+        client.request("tools/call", json.dumps(call))
+        told: list[str] = []
+        while "Task completed" not in told:
+            told.append(stream.frame().params["message"])
+    mine = [line for line in told if line.startswith(("Using", "Assistant"))]
+    assert mine == ["Assistant: Now.", "Using tool: Write", "Assistant: Done."]
+
+
+def test_a_session_that_never_began_is_begun_by_the_next_prompt(ann: Modern) -> None:
+    hello = f"Hello. {script({'text': 'Hi.'})}"
+    failed = ann.refused("prompt", message=hello, agent="nobody-knows", blocking=True)
+    answer = ann.done("prompt", message=hello, blocking=True, **{"continue": True})
+    assert (answer["result"], answer["session_id"]) == ("Hi.", failed["session_id"])
+    older = ann.done("prompt", message=hello, blocking=True)["session_id"]
+    ann.done("prompt", message=hello, blocking=True)
+    ann.done("prompt", message=hello, blocking=True, resume=older)
+    latest = ann.done("prompt", message=hello, blocking=True, **{"continue": True})
+    assert latest["session_id"] == older, "the most recent session is the one last used"
 
 
 def test_the_id_of_a_prompt_is_real_and_resume_continue_and_fork_find_it(
@@ -154,7 +192,9 @@ def test_stop_in_the_middle_of_a_tool_leaves_nothing_running(ann: Modern) -> Non
     until(sleeping)
     assert ann.done("stop")["status"] == "stopped"
     until(lambda: not sleeping())
-    assert "I wait." in json.dumps(ann.done("result")["messages"])
+    whole = ann.done("result")
+    assert whole["result_text"] == "I wait.", "the agent's own last words, not those of its tool"
+    assert whole["messages"][2]["tool_calls"][0]["arguments"] == command
 
 
 def test_the_agent_reaches_quarterdeck_with_a_token_of_its_run_alone(

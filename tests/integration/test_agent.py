@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from tests.integration.own_core import Core
-from tests.mcp_client import Modern
+from tests.listening import hear, listen
+from tests.mcp_client import Modern, Older, ProtocolError
 
 # Does what its prompt says: the first word is the deed.
 BOT = """
@@ -33,6 +34,10 @@ elif deed == "leave":
     print(sorted(os.listdir(".")))
 elif deed == "env":
     print(sorted(name for name in os.environ))
+elif deed == "repeat":
+    print("word " * int(rest))
+elif deed == "secrets":
+    print(os.environ["QUARTERDECK_TOKEN"], os.environ["BOT_KEY"])
 elif deed == "hang":
     subprocess.Popen(["sleep", rest], start_new_session=True)
     print("hanging", flush=True)
@@ -43,7 +48,12 @@ elif deed == "hang":
 def agents(folder: Path) -> str:
     script = folder / "bot.py"
     script.write_text(BOT)
-    row = {"adapter": "command", "command": [sys.executable, str(script)], "max_concurrent": 1}
+    row: dict[str, Any] = {
+        "adapter": "command",
+        "command": [sys.executable, str(script)],
+        "max_concurrent": 1,
+    }
+    row["env"] = {"BOT_KEY": "key-of-the-bot"}
     return json.dumps({"bot": row, "other": row, "none": {"name": "n"}})
 
 
@@ -81,7 +91,11 @@ def is_running(mark: str) -> bool:
 
 
 def test_nothing_was_asked_yet(ann: Modern) -> None:
-    assert ann.done("status")["status"] == "idle"
+    status = ann.done("status")
+    counts = {"message_count": 0, "tool_call_count": 0}
+    unknown = ("last_tool_name", "last_message", "total_cost_usd", "run_cost_usd", "token_usage")
+    nobody = ("session_id", "run_id", "agent")
+    assert status == {"status": "idle", **counts, **dict.fromkeys((*unknown, *nobody))}
     assert ann.done("result")["messages"] == []
     assert ann.done("stop") == {"status": "idle", "stopped": False, "message": "nothing is running"}
 
@@ -89,7 +103,7 @@ def test_nothing_was_asked_yet(ann: Modern) -> None:
 def test_a_blocking_prompt_answers_with_the_result(ann: Modern) -> None:
     answer = ann.done("prompt", message="say good morning", blocking=True)
     assert answer["result"].strip() == "good morning"
-    assert answer["message_count"] == 1
+    assert answer["message_count"] == 2, "the question counts, as in the history"
     assert answer["total_cost_usd"] is None, "a program's cost is unknown, not nothing"
     status = ann.done("status")
     assert (status["status"], status["result"].strip()) == ("completed", "good morning")
@@ -97,6 +111,8 @@ def test_a_blocking_prompt_answers_with_the_result(ann: Modern) -> None:
     whole = ann.done("result")
     assert whole["result_text"].strip() == "good morning"
     assert [row["role"] for row in whole["messages"]] == ["user", "assistant"]
+    assert whole["message_count"] == status["message_count"] == 2
+    assert ann.done("stop") == {"status": "completed", "stopped": False, "message": "nothing is running"}
 
 
 def test_a_prompt_answers_at_once_and_is_followed_by_status(ann: Modern) -> None:
@@ -140,7 +156,8 @@ def test_stop_ends_every_process_and_keeps_what_was_said(ann: Modern) -> None:
     assert (stopped["status"], stopped["stopped"]) == ("stopped", True)
     until(lambda: not is_running("7303.5"))
     assert ann.done("result")["messages"][1]["content"] == "hanging"
-    assert ann.done("status")["status"] == "stopped"
+    status = ann.done("status")
+    assert (status["status"], status["message_count"], status["last_message"]) == ("stopped", 2, "hanging")
 
 
 def test_a_failed_run_is_an_error_that_says_why(ann: Modern) -> None:
@@ -172,11 +189,14 @@ def test_another_users_run_does_not_exist(core: Core, ann: Modern) -> None:
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
+        ({"message": " \n"}, "message"),
         ({"effort": "high"}, "effort"),
         ({"max_budget_usd": 1.5}, "max_budget_usd"),
         ({"json_schema": '{"type": "object"}'}, "json_schema"),
         ({"agent": "reviewer"}, "agent"),
         ({"agent": "none"}, "agent"),
+        ({"agent": "codex"}, "agent"),
+        ({"session_id": "0198c2f0-1111-4222-8333-444455556666"}, "session_id"),
         ({"resume": True}, "session_id"),
         ({"fork_session": True}, "fork_session"),
         ({"continue": True, "session_id": "x"}, "continue"),
@@ -192,7 +212,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     core: Core, arguments: dict[str, Any], field: str
 ) -> None:
     client = core.modern(core.minted(user_id="refused")["token"], "/mcp/agent")
-    refused = client.refused("prompt", message="say never", **arguments)
+    refused = client.refused("prompt", **{"message": "say never", **arguments})
     assert refused["field"] == field
     assert client.done("status")["status"] == "idle", "a refused prompt changes nothing"
 
@@ -210,6 +230,52 @@ def test_the_agent_keeps_its_folder_and_sees_a_clean_environment(ann: Modern) ->
 def test_a_named_agent_of_the_registry_answers(ann: Modern) -> None:
     assert ann.done("prompt", message="say hi", agent="other", blocking=True)["result"].strip() == "hi"
     assert ann.done("status")["agent"] == "other"
+    ann.done("prompt", message="say hi", agent="command", blocking=True)
+    assert ann.done("status")["agent"] == "bot", "the name of an adapter means the first agent with it"
+
+
+def test_the_token_and_keys_of_a_run_are_in_nothing_that_is_kept_of_it(ann: Modern) -> None:
+    answer = ann.done("prompt", message="secrets", blocking=True)
+    kept = json.dumps([answer, ann.done("status"), ann.done("result")])
+    assert "[secret]" in answer["result"]
+    assert "mcp_" not in kept
+    assert "key-of-the-bot" not in kept
+
+
+def test_the_resource_tells_of_every_step_and_of_the_end(core: Core, ann: Modern) -> None:
+    with listen(ann, "mcp://agent/status") as stream:
+        stream.frame()
+        run = ann.done("prompt", message="hang 7305.5")["run_id"]
+        until(lambda: ann.done("status")["last_message"] == "hanging")
+        ann.done("stop")
+        told: list[dict[str, Any]] = []
+        while not told or told[-1]["message"] != "Transcript kept":
+            told.append(stream.frame().params)
+    assert {(params["uri"], params["runId"]) for params in told} == {("mcp://agent/status", run)}
+    said = [(params["state"], params["message"]) for params in told]
+    assert said == [
+        ("QUEUED", "Queued"),
+        ("RUNNING", "Started"),
+        ("RUNNING", "Assistant: hanging"),
+        ("CANCELED", "Task ended: stopped"),
+        ("CANCELED", "Transcript kept"),
+    ]
+
+
+def test_an_older_client_hears_of_a_prompt_that_it_does_not_wait_for(core: Core) -> None:
+    token = core.minted(user_id="older")["token"]
+    with Older(f"{core.url}/mcp/agent", token) as client, hear(client) as stream:
+        call = {"name": "prompt", "arguments": {"message": "say hello"}, "_meta": {"progressToken": "p7"}}
+        answer = client.request("tools/call", json.dumps(call))
+        assert answer["structuredContent"]["status"] == "started"
+        told: list[dict[str, Any]] = []
+        while not told or told[-1]["message"] != "Task completed":
+            frame = stream.frame()
+            assert frame.data["method"] == "notifications/progress"
+            told.append(frame.params)
+    assert {params["progressToken"] for params in told} == {"p7"}
+    assert [params["progress"] for params in told] == list(range(1, len(told) + 1))
+    assert "Assistant: hello" in [params["message"] for params in told]
 
 
 def test_a_viewer_sees_and_does_not_ask(core: Core) -> None:
@@ -233,3 +299,14 @@ def test_a_killed_core_reports_the_run_as_failed_with_what_it_said(tmp_path: Pat
         assert "hanging" in json.dumps(client.done("result")["messages"])
         assert client.done("prompt", message="say back", blocking=True)["result"].strip() == "back"
         until(lambda: not is_running("7304.5"))
+
+
+def test_a_bound_token_reads_nothing_of_the_resident_agent(core: Core) -> None:
+    board = core.modern(core.token, "/mcp/board")
+    project = board.done("projects_create", name="bound")["project_id"]
+    wanted = {"user_id": "local", "profile": "pair_worker", "project_id": project}
+    bound = core.modern(core.minted(**wanted)["token"], "/mcp/agent")
+    assert bound.refused("status")["code"] == "permission_denied"
+    with pytest.raises(ProtocolError) as refused:
+        bound.request("resources/read", '{"uri": "mcp://agent/status"}', "mcp://agent/status")
+    assert refused.value.error["data"]["code"] == "RESOURCE_NOT_FOUND"

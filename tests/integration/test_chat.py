@@ -71,6 +71,14 @@ def test_a_conversation_reaches_the_agent_with_who_said_what(core: Core, client:
     assert whole["messages"][0]["content"].startswith("[system]\nbe brief\n\n[user]\nsay one")
 
 
+def test_a_long_answer_is_not_cut(core: Core, client: OpenAI) -> None:
+    whole = asked(client, [{"role": "user", "content": "repeat 30000"}])
+    assert len(whole.choices[0].message.content.strip()) == 150_000 - 1
+    agent = core.modern(client.api_key, "/mcp/agent")
+    assert agent.done("prompt", message="repeat 30000", blocking=True)["result"].count("word") == 30_000
+    assert agent.done("status")["result_cut"] is True
+
+
 def test_busy_is_429_and_a_failed_run_502(core: Core, client: OpenAI) -> None:
     agent = core.modern(client.api_key, "/mcp/agent")
     agent.done("prompt", message="hang 7311.5")
@@ -87,6 +95,11 @@ def test_busy_is_429_and_a_failed_run_502(core: Core, client: OpenAI) -> None:
     ("more", "named"),
     [
         ({"n": 2}, "n"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0"),
+        ({"response_format": {"type": "poem"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": "x"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_object"}}, "json_schema"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": " "}]}, "messages"),

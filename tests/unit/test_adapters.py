@@ -402,6 +402,7 @@ def test_a_command_is_looked_for_and_never_asked(tmp_path: Path) -> None:
     found = find(Agent("a", "a", adapter="command", command=(path, "--fast")))
     assert found == programs.Found((path, "--fast"), None, None, found.folders)
     assert not (tmp_path / "ran").exists()
+    assert Path(path) in found.folders, "a sandbox may have to show it without its folder"
     on_path = Agent("a", "a", adapter="command", command=("bot",), env={"PATH": str(tmp_path)})
     assert find(on_path).argv == (path,)
 

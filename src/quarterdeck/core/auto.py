@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from quarterdeck.core import board, lineage, queue, settings, tasks
 from quarterdeck.core.context import Core
+from quarterdeck.core.registry import named
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, NotFound, QuarterdeckError, Unavailable
@@ -170,13 +171,6 @@ async def choose(core: Core, task: Task, wanted: str | None = None) -> Agent:
     if (problem := await cannot_run(core, agent)) is not None:
         raise _unable(task, problem.message, problem.hint or "choose another agent")
     return agent
-
-
-def named(core: Core, name: str) -> Agent | None:
-    """The agent of that id; the name of an adapter, such as `claude`, means the first agent with it."""
-    if name in core.agents:
-        return core.agents[name]
-    return next((agent for agent in core.agents.values() if agent.adapter == name), None)
 
 
 async def cannot_run(core: Core, agent: Agent) -> QuarterdeckError | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from quarterdeck.core import queue
+from quarterdeck.core import queue, registry
 from quarterdeck.core.context import Core
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.callers import SYSTEM, Caller
@@ -33,6 +33,20 @@ MESSAGES, RESULT = "messages.json", "result.txt"
 _SHOWN, _LAST = 4000, 200
 _GONE_SECONDS = 5.0
 _TOLD = 100
+_LOOKED = 5
+_DIGITS = 9
+_EVENTS = {"job.queued": "Queued", "job.started": "Started", "job.progress": "At work"}
+# What a user has not who never asked anything.
+_UNKNOWN = (
+    "last_tool_name",
+    "last_message",
+    "total_cost_usd",
+    "run_cost_usd",
+    "session_id",
+    "run_id",
+    "agent",
+    "token_usage",
+)
 _STATUS = {"SUCCEEDED": "completed", "FAILED": "error", "EXPIRED": "error", "CANCELED": "stopped"}
 
 
@@ -81,7 +95,7 @@ class Run:
 async def start(core: Core, caller: Caller, ask: Ask) -> Run:
     """Queue a prompt. Refused while another of the same user is queued or runs."""
     agent, subagent = _agent(core, ask)
-    _check(agent, ask)
+    _check(agent, ask, subagent)
     schema = _schema(ask.json_schema)
 
     def body(tx: Tx) -> Run:
@@ -95,7 +109,6 @@ async def start(core: Core, caller: Caller, ask: Ask) -> Run:
         spec = {
             "message": ask.message,
             "how": how,
-            "resumed": session.parent_id if how == "fork" else session.id,
             "subagent": subagent,
             "effort": ask.effort,
             "max_budget_usd": ask.max_budget_usd,
@@ -118,17 +131,26 @@ async def start(core: Core, caller: Caller, ask: Ask) -> Run:
 
 def _agent(core: Core, ask: Ask) -> tuple[Agent, str | None]:
     """The agent to run, and the sub-agent it is to be: a name that is not in the registry is one of those."""
-    default = core.agents.get(core.settings.defaults.prompt_agent)
-    named = default if ask.agent is None else core.agents.get(ask.agent, default)
-    if named is None or named.adapter is None:
-        name = ask.agent or core.settings.defaults.prompt_agent
-        able = [agent.id for agent in core.agents.values() if agent.adapter]
-        raise Invalid(f"agent {name!r} cannot be run here", field="agent", hint=f"one of {', '.join(able)}")
-    return named, None if ask.agent in (None, named.id) else ask.agent
+    usual = core.settings.defaults.prompt_agent
+    name = ask.agent or usual
+    found, subagent = registry.named(core, name), None
+    if found is None and name not in FEATURES:
+        found, subagent = registry.named(core, usual), ask.agent
+    if found is None or found.adapter is None:
+        able = ", ".join(agent.id for agent in core.agents.values() if agent.adapter)
+        added = f'; or add [agents.{name}] with adapter = "{name}" to the configuration'
+        raise Invalid(
+            f"agent {name!r} cannot be run here",
+            field="agent",
+            hint=f"one of {able}{added if name in FEATURES else ''}",
+        )
+    return found, subagent
 
 
-def _check(agent: Agent, ask: Ask) -> None:
+def _check(agent: Agent, ask: Ask, subagent: str | None) -> None:
     """Refuse what contradicts itself, or what the agent's adapter cannot honour."""
+    if not ask.message.strip():
+        raise Invalid("message must not be empty", field="message")
     if ask.go_on and (ask.session_id or ask.resume):
         raise Invalid("continue takes the newest session: give no other", field="continue")
     if isinstance(ask.resume, str) and ask.session_id not in (None, ask.resume):
@@ -142,7 +164,7 @@ def _check(agent: Agent, ask: Ask) -> None:
         ("effort", ask.effort),
         ("budget", ask.max_budget_usd is not None),
         ("schema", ask.json_schema is not None),
-        ("subagent", ask.agent not in (None, agent.id)),
+        ("subagent", subagent),
         ("model", ask.model),
     )
     for feature, given in wanted:
@@ -170,7 +192,7 @@ def _session(tx: Tx, agent: Agent, ask: Ask) -> tuple[str, Session]:
     given = ask.resume if isinstance(ask.resume, str) else ask.session_id
     found = None
     if ask.go_on:
-        found = next(iter(session_rows.newest(tx, KIND, 1)), None)
+        found = _latest(tx)
         if found is None:
             raise NotFound("there is no session to continue", field="continue", hint="leave continue out")
     elif given is not None:
@@ -186,10 +208,28 @@ def _session(tx: Tx, agent: Agent, ask: Ask) -> tuple[str, Session]:
             hint=f"give agent {found.agent}, or begin a new session",
         )
     require(agent, "resume")
+    how = _how(tx, found)
+    if ask.fork and how != "resume":
+        raise Invalid(f"nothing was said yet in session {given or found.id}", field="fork_session")
     if ask.fork:
         return "fork", _opened(tx, agent, ask, parent=found)
     session_rows.change(tx, found.id, {"active_at": tx.now, "status": "active", "ended_at": None})
-    return "resume", found
+    return how, found
+
+
+def _latest(tx: Tx) -> Session | None:
+    """The session of the newest prompt."""
+    last = jobs.newest(tx, KIND, 1)
+    return session_rows.get(tx, last[0].session_id) if last and last[0].session_id else None
+
+
+def _how(tx: Tx, session: Session) -> str:
+    """How to go on with a session: one that no agent has taken up yet is begun once more."""
+    runs = [job for job in jobs.newest(tx, KIND, RUNS) if job.session_id == session.id]
+    told = [event for job in runs for event in log.newest_of(tx, job.id, "job.progress", _LOOKED)]
+    if not runs or any(event.data.get("agent_session") for event in told):
+        return "resume"
+    return "fork" if session.parent_id else "new"
 
 
 def _opened(
@@ -276,8 +316,9 @@ async def runs(core: Core, caller: Caller) -> list[Job]:
 def _run(tx: Tx, job: Job) -> Run:
     session = session_rows.get(tx, job.session_id) if job.session_id else None
     seen = dict((job.result or {}).get("seen") or {})
-    if job.state in LIVE:
-        seen = next((dict(each.data) for each in log.newest_of(tx, job.id, "job.progress", 1)), {})
+    if not seen:  # it goes on, or was ended from outside
+        told = log.newest_of(tx, job.id, "job.progress", _LOOKED)
+        seen = next((dict(each.data) for each in told if "messages" in each.data), {})
     return Run(job, session, seen, _session_cost(tx, job))
 
 
@@ -285,11 +326,11 @@ def _session_cost(tx: Tx, job: Job) -> float | None:
     """What the session has cost so far, as its agent says, else as its runs add up; None is unknown."""
     told = (job.result or {}).get("session_cost_usd")
     if told is not None:
-        return float(told)
+        return round(float(told), _DIGITS)
     if job.session_id is None:
         return job.cost_usd
     costs = [each for each in jobs.costs_of(tx, job.session_id) if each is not None]
-    return sum(costs) if costs else None
+    return round(sum(costs), _DIGITS) if costs else None
 
 
 async def stop(core: Core, caller: Caller) -> Run | None:
@@ -378,6 +419,16 @@ async def transcript(core: Core, caller: Caller, job_id: str | None = None) -> T
     return await core.db.read(caller, body)
 
 
+async def text_of(core: Core, caller: Caller, run: Run) -> str:
+    """The whole answer of a run that has ended well."""
+    result = run.job.result or {}
+    if result.get("text_cut"):
+        kept = await core.db.read(caller, artifacts.get, run.job.id, RESULT)
+        if kept is not None:
+            return kept.content.decode()
+    return str(result.get("text") or "")
+
+
 def worded(event: Event) -> str:
     """A step of a run in the words of a progress message."""
     data = event.data
@@ -385,19 +436,23 @@ def worded(event: Event) -> str:
     match data.get("step"):
         case "tool":
             return f"Using tool: {data.get('tool')}"
+        case "tool_result":
+            return f"Tool answered: {text}"
         case "text":
             return f"Assistant: {text}"
         case "session":
             return text if text.startswith("Session") else f"Session started: {data.get('agent_session')}"
+    if data.get("artifact"):
+        return "Transcript kept"
     if event.kind == "job.finished":
         return "Task completed" if data.get("state") == "SUCCEEDED" else f"Task ended: {data.get('summary')}"
-    return text or event.kind
+    return text or _EVENTS.get(event.kind, event.kind)
 
 
 def shown(run: Run | None) -> dict[str, Any]:
     """A run as `status` and the resource show it."""
     if run is None:
-        return {"status": "idle", "message_count": 0, "tool_call_count": 0, "total_cost_usd": None}
+        return {"status": "idle", "message_count": 0, "tool_call_count": 0, **dict.fromkeys(_UNKNOWN)}
     job, seen, result = run.job, run.seen, run.job.result or {}
     fields: dict[str, Any] = {
         "status": run.status,

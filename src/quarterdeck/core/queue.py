@@ -177,6 +177,12 @@ def progress(tx: Tx, job: Job, /, **data: Any) -> None:
     _emit(tx, "job.progress", held(tx, job), **{name: clean(value) for name, value in data.items()})
 
 
+def steps(tx: Tx, job: Job, told: Sequence[Mapping[str, Any]]) -> None:
+    """Tell of several, in their order."""
+    for data in told:
+        progress(tx, job, **data)
+
+
 def add_files(tx: Tx, job: Job, files: Sequence[File]) -> None:
     """Keep what an attempt left whose job was ended by somebody else, unless another attempt came."""
     found = jobs.get(tx, job.id, lock=True)

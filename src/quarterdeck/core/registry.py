@@ -17,6 +17,13 @@ def get(core: Core, agent_id: str) -> Agent:
     return agent
 
 
+def named(core: Core, name: str) -> Agent | None:
+    """The agent of that id; the name of an adapter, such as `claude`, means the first agent with it."""
+    if name in core.agents:
+        return core.agents[name]
+    return next((agent for agent in core.agents.values() if agent.adapter == name), None)
+
+
 def limits(core: Core, usual: int) -> dict[str, int]:
     """How many jobs each agent takes at once; one that says nothing takes as many as a worker."""
     usual = usual or type(core.settings.worker)().concurrency

@@ -107,6 +107,7 @@ async def retry(core: Core, caller: Caller, job_id: str) -> Job:
             agent=job.agent,
             priority=job.priority,
             project_id=job.project_id,
+            ttl_s=job.spec["execution"]["ttlS"],
             timeout_s=job.timeout_s,
             place=job.place,
             user_id=job.user_id,

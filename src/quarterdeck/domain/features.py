@@ -21,6 +21,7 @@ FEATURES: Final[dict[str, frozenset[Feature]]] = {
 # The argument of a prompt that needs a feature, for the words of a refusal.
 _ARGUMENTS: Final[dict[Feature, str]] = {
     "resume": "resume",
+    "new_id": "session_id",
     "fork": "fork_session",
     "effort": "effort",
     "budget": "max_budget_usd",

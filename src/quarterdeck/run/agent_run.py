@@ -19,11 +19,13 @@ from quarterdeck.domain.records import Job
 from quarterdeck.run.adapters import programs
 from quarterdeck.run.adapters.base import Adapter, Assignment, Launch, Outcome, Reader, Step
 from quarterdeck.run.adapters.registry import adapter_of
+from quarterdeck.run.adapters.streams import short
 from quarterdeck.run.attempts import Attempt, Exit, Spec, read, transcript
 from quarterdeck.run.pipes import Mouth, Splitter, given, lines
 
 _STDERR_BYTES = 64 * 1024
 _PROGRESS_SECONDS = 0.25
+_PENDING = 8
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 
 Why = Literal["cancelled", "lost", "stopping", "timeout"]
@@ -66,9 +68,10 @@ class Seen:
             self.tool_call_count += 1
             name = self.last_tool = step.tool or "unknown"
             self.tool_calls[name] = self.tool_calls.get(name, 0) + 1
-        elif step.kind == "text":
+        if step.kind in ("text", "tool", "tool_result"):
             self.message_count += 1
-            self.last_message = step.text
+        if step.kind == "text":
+            self.last_message = short(step.text)
         elif step.kind == "session":
             self.session_id = str(step.data.get("session_id") or step.text) or None
 
@@ -172,6 +175,12 @@ class JobRun:
             return text
         return text[: cap // 2] + b"\n[... %d bytes cut ...]\n" % (len(text) - cap) + text[-cap // 2 :]
 
+    def masked(self, text: str) -> str:
+        """The text without the job's token and the keys of its agent."""
+        for secret in self._secrets:
+            text = text.replace(secret, "[secret]")
+        return text
+
     def _existing(self) -> list[Path]:
         return [folder for folder in self._runs if folder.is_dir()]
 
@@ -211,7 +220,7 @@ class JobRun:
             env = programs.environment(agent, self.core.settings, assignment.home)
             launch = self._adapter(agent).launch(found.argv, env, assignment, found.flags)
         except QuarterdeckError as error:
-            hint = f" {error.hint}" if error.hint else ""
+            hint = f" {error.hint[0].upper()}{error.hint[1:]}." if error.hint else ""
             raise Failed("EXECUTOR_ERROR", f"{error.message}{hint}") from error
         launch = replace(launch, folders=(*launch.folders, *found.folders))
         self._hide(launch.env)
@@ -293,7 +302,8 @@ class JobRun:
             self._feed(reader, line, tell=False)
 
     def _feed(self, reader: Reader, line: bytes, *, tell: bool = True) -> None:
-        for step in reader.feed(line):
+        for said in reader.feed(line):
+            step = replace(said, text=self.masked(said.text))
             self.seen.add(step)
             if self._on_step is not None:
                 self._on_step(step)
@@ -310,61 +320,55 @@ class JobRun:
         code = ended.code if ended.signal is None or ended.reason == "cancelled" else 128 + ended.signal
         stderr = transcript(folder, "stderr")[-_STDERR_BYTES:].decode(errors="replace")
         outcome = reader.finish(code, stderr)
+        outcome = replace(outcome, error=outcome.error and self.masked(outcome.error))
         self.outcomes.append(outcome)
         return outcome
 
     def _limit(self) -> str:
         return "its time" if self.job.timeout_s is None else f"{self.job.timeout_s} seconds"
 
-    def masked(self, text: str) -> str:
-        """A text without what the agent was told in confidence."""
-        for secret in self._secrets:
-            text = text.replace(secret, "[secret]")
-        return text
-
-    async def _tell(self, step: Step) -> None:
+    async def _tell(self, steps: Sequence[Step]) -> None:
+        seen = {
+            "tool_calls": self.seen.tool_call_count,
+            "messages": self.seen.message_count,
+            "agent_session": self.seen.session_id,
+            "last_tool": self.seen.last_tool,
+            "last_message": self.seen.last_message,
+        }
+        told = [{"step": step.kind, "text": short(step.text), "tool": step.tool, **seen} for step in steps]
         with suppress(QuarterdeckError):
-            await self.core.db.tx(
-                SYSTEM,
-                queue.progress,
-                self.job,
-                step=step.kind,
-                text=self.masked(step.text),
-                tool=step.tool,
-                tool_calls=self.seen.tool_call_count,
-                messages=self.seen.message_count,
-                agent_session=self.seen.session_id,
-                last_tool=self.seen.last_tool,
-                last_message=self.masked(self.seen.last_message),
-            )
+            await self.core.db.tx(SYSTEM, queue.steps, self.job, told)
 
 
 class Progress:
-    """Tells of steps as they come, but not more often than a few times a second: then of the latest."""
+    """Tells of steps as they come, but not more often than a few times a second: then of the latest few.
+    Of many steps of a kind in a row, as the lines that a program prints, the last stands for all."""
 
-    def __init__(self, tell: Callable[[Step], Awaitable[None]]) -> None:
+    def __init__(self, tell: Callable[[Sequence[Step]], Awaitable[None]]) -> None:
         self._tell = tell
-        self._latest: Step | None = None
+        self._pending: list[Step] = []
         self._task: asyncio.Task[None] | None = None
 
     def add(self, step: Step) -> None:
-        self._latest = step
+        if self._pending and self._pending[-1].kind == step.kind != "tool":
+            self._pending.pop()
+        self._pending = [*self._pending, step][-_PENDING:]
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
-        while (step := self._latest) is not None:
-            self._latest = None
-            await self._tell(step)
+        while steps := self._pending:
+            self._pending = []
+            await self._tell(steps)
             await asyncio.sleep(_PROGRESS_SECONDS)
         self._task = None
 
     async def flush(self) -> None:
-        """Tell of the last one now."""
+        """Tell of the last ones now."""
         self.close()
-        if (step := self._latest) is not None:
-            self._latest = None
-            await self._tell(step)
+        if steps := self._pending:
+            self._pending = []
+            await self._tell(steps)
 
     def close(self) -> None:
         if self._task is not None:

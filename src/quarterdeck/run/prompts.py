@@ -18,7 +18,7 @@ from quarterdeck.run.adapters.base import Assignment, Conversation, Outcome, Ste
 from quarterdeck.run.agent_run import Failed, JobRun, Lost
 
 _IN_ROW = 100_000
-_MESSAGE = 200_000
+_HISTORY = 4_000_000
 _TAIL = 2_000
 STOPPED = "The core stopped while the agent was at work."
 
@@ -29,18 +29,27 @@ class Messages:
     def __init__(self, prompt: str) -> None:
         self.rows: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
         self.session_id: str | None = None
+        self._room = _HISTORY
+        self._tools: dict[str, str | None] = {}
 
     def add(self, step: Step) -> None:
+        text, number = step.text[: self._room], str(step.data.get("id") or "")
         match step.kind:
             case "text":
-                self.rows.append({"role": "assistant", "content": step.text[:_MESSAGE]})
+                self._keep({"role": "assistant", "content": text})
             case "tool":
-                call = {"name": step.tool, "arguments": dict(step.data)}
-                self.rows.append({"role": "assistant", "content": None, "tool_calls": [call]})
+                self._tools[number] = step.tool
+                call = {"id": number, "name": step.tool, "arguments": _given(text)}
+                self._keep({"role": "assistant", "content": None, "tool_calls": [call]})
             case "tool_result":
-                self.rows.append({"role": "tool", "name": step.tool, "content": step.text[:_MESSAGE]})
+                name = step.tool or self._tools.get(number)
+                self._keep({"role": "tool", "tool_call_id": number, "name": name, "content": text})
             case "session":
                 self.session_id = str(step.data.get("session_id") or step.text) or self.session_id
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self._room = max(0, self._room - len(json.dumps(row)))
 
     def files(self, text: str, log: bytes) -> tuple[File, ...]:
         return (
@@ -50,11 +59,20 @@ class Messages:
         )
 
 
+def _given(text: str) -> Any:
+    """What a tool was given: its arguments, or the words that stand for them."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 async def carry_out(run: JobRun) -> Ending:
     """One prompt from its start to its ending. It is never run a second time."""
     messages = Messages(run.job.spec["message"])
     if run.job.attempt > 1:
         raise Failed("INTERNAL_ERROR", STOPPED, await _said(run, messages))
+    run.seen.message_count = len(messages.rows)
     told = (await prompts.session_of(run.core, run.job)).agent_session_id
     learning: list[asyncio.Task[None]] = []
 
@@ -76,9 +94,11 @@ async def carry_out(run: JobRun) -> Ending:
     except Lost:
         if run.why is not None:
             raise
-        raise Failed("INTERNAL_ERROR", STOPPED, await _said(run, messages)) from None
+        files = await _said(run, messages)
+        raise Failed("INTERNAL_ERROR", STOPPED, files, {"seen": _seen(run)}) from None
     except Failed as failed:
-        raise Failed(failed.reason, failed.summary, await _said(run, messages)) from None
+        files = await _said(run, messages)
+        raise Failed(failed.reason, failed.summary, files, {"seen": _seen(run)}) from None
     await asyncio.gather(*learning, return_exceptions=True)
     return await _ending(run, messages, outcome)
 
@@ -98,10 +118,8 @@ async def _assignment(run: JobRun) -> Assignment:
     owner = hashlib.sha256((job.user_id or "").encode()).hexdigest()[:16]
     mine = core.data_dir / "agents" / owner
     session = await prompts.session_of(core, job)
-    resumed = session if spec["how"] == "resume" else await prompts.parent_of(core, session)
-    conversation = Conversation("new", session.agent_session_id)
-    if resumed is not None:
-        conversation = Conversation("fork" if spec["how"] == "fork" else "resume", resumed.agent_session_id)
+    resumed = await prompts.parent_of(core, session) if spec["how"] == "fork" else session
+    conversation = Conversation(spec["how"], (resumed or session).agent_session_id)
     return Assignment(
         prompt=spec["message"],
         cwd=await _folder(core, job, mine),
@@ -142,13 +160,13 @@ async def _folder(core: Core, job: Job, mine: Path) -> Path:
 
 async def _said(run: JobRun, messages: Messages) -> Sequence[File]:
     log = await run.log()
-    last = next((row["content"] for row in reversed(messages.rows[1:]) if row["content"]), "")
-    return messages.files(str(last) or log[-_TAIL:].decode(errors="replace"), log)
+    spoken = [row["content"] for row in messages.rows if row["role"] == "assistant" and row["content"]]
+    return messages.files("".join(spoken[-1:]) or log[-_TAIL:].decode(errors="replace"), log)
 
 
 async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
-    text, problem = outcome.final_text, _problem(run.job, outcome)
-    usage = outcome.usage
+    text, problem = run.masked(outcome.final_text), _problem(run.job, outcome)
+    usage, said = outcome.usage, len(messages.rows) - 1
     result: dict[str, Any] = {
         "text": text[:_IN_ROW],
         "text_cut": len(text) > _IN_ROW,
@@ -170,7 +188,7 @@ async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
         result["structured_output"] = outcome.structured
     return Ending(
         "SUCCEEDED" if problem is None else "FAILED",
-        problem or f"answered in {len(messages.rows) - 1} messages",
+        problem or f"answered in {said} message{'' if said == 1 else 's'}",
         None if problem is None else "EXECUTOR_ERROR",
         result,
         messages.files(text, await run.log()),

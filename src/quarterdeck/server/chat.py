@@ -17,6 +17,7 @@ from quarterdeck.surfaces.schema import normal
 PATHS = ("/v1/chat/completions", "/v1/models")
 DEFAULT_MODEL = "quarterdeck"
 _ALIVE_SECONDS = 15.0
+_STOPPING = "the core is stopping"
 _PIECE = 2_000
 _MESSAGE = 100_000
 _STATUS: dict[type[QuarterdeckError], int] = {
@@ -49,6 +50,30 @@ class Message(BaseModel):
         return self.content or ""
 
 
+class NamedSchema(BaseModel):
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+    wanted: dict[str, Any] = Field(alias="schema")
+
+
+class Format(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @property
+    def schema_text(self) -> str | None:
+        """The JSON Schema that an answer in this format fits."""
+        if self.type == "json_object":
+            return '{"type": "object"}'
+        if self.type == "text":
+            return None
+        if self.json_schema is None:
+            raise Invalid("json_schema is required", field="response_format.json_schema")
+        return json.dumps(self.json_schema.wanted)
+
+
 class Completion(BaseModel):
     """What is honoured of a request; sampling parameters are the agent's own business and passed over."""
 
@@ -61,7 +86,7 @@ class Completion(BaseModel):
     n: Literal[1] | None = None
     tools: Annotated[list[Any], Field(max_length=0)] | None = None
     reasoning_effort: Literal["low", "medium", "high"] | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: Format | None = None
 
 
 class ChatRoutes:
@@ -101,28 +126,29 @@ class ChatRoutes:
             return
         run = await self._ended(caller, run)
         if run.status != "completed":
-            await answer(send, 502, _error(run.job.summary or run.status, "run_failed"))
+            await answer(send, 502, _error(run.job.summary or _STOPPING, "run_failed"))
             return
-        await answer(send, 200, _completion(run, wanted.model))
+        await answer(
+            send, 200, _completion(run, wanted.model, await prompts.text_of(self._core, caller, run))
+        )
 
     def _ask(self, wanted: Completion) -> Ask:
         agent = wanted.model if wanted.model in self._core.agents else None
         model = None if agent or wanted.model == DEFAULT_MODEL else wanted.model
-        schema = None
-        if wanted.response_format and wanted.response_format.get("type") == "json_schema":
-            schema = json.dumps(wanted.response_format.get("json_schema", {}).get("schema"))
         return Ask(
             _prompt(wanted.messages),
             agent=agent,
             model=model,
             effort=wanted.reasoning_effort,
-            json_schema=schema,
+            json_schema=wanted.response_format.schema_text if wanted.response_format else None,
         )
 
     async def _ended(self, caller: Caller, run: Run) -> Run:
         with self._core.bus.listen(f"job:{run.job.id}") as listener:
             while (run := await prompts.get(self._core, caller, run.job.id)).status == "busy":
                 await listener.within(_ALIVE_SECONDS)
+                if listener.closed:
+                    break
         return run
 
     async def _stream(self, caller: Caller, run: Run, wanted: Completion, send: Send) -> None:
@@ -143,8 +169,10 @@ class ChatRoutes:
             while (run := await prompts.get(self._core, caller, run.job.id)).status == "busy":
                 if not await listener.within(_ALIVE_SECONDS):
                     await say(": at work\n\n")
+                if listener.closed:
+                    break
         if run.status == "completed":
-            text = str((run.job.result or {}).get("text") or "")
+            text = await prompts.text_of(self._core, caller, run)
             for begin in range(0, len(text), _PIECE):
                 await chunk({"content": text[begin : begin + _PIECE]})
             await chunk({}, "stop")
@@ -152,7 +180,7 @@ class ChatRoutes:
                 head = _head(run, wanted.model, "chat.completion.chunk")
                 await say(f"data: {json.dumps({**head, 'choices': [], 'usage': _usage(run)})}\n\n")
         else:
-            await say(f"data: {json.dumps(_error(run.job.summary or run.status, 'run_failed'))}\n\n")
+            await say(f"data: {json.dumps(_error(run.job.summary or _STOPPING, 'run_failed'))}\n\n")
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 
@@ -167,9 +195,10 @@ def _parsed(body: bytes) -> Completion:
     try:
         return Completion.model_validate(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Invalid(f"{where}: {first['msg']}", field=where) from None
+        # Of the alternatives of a content the last is the list of parts: what it misses says most.
+        last = error.errors(include_url=False, include_input=False)[-1]
+        where = ".".join(str(part) for part in last["loc"] if part not in ("str", "list[Part]"))
+        raise Invalid(f"{where}: {last['msg']}", field=where) from None
 
 
 def _prompt(messages: list[Message]) -> str:
@@ -193,8 +222,7 @@ def _usage(run: Run) -> dict[str, int]:
     return {"prompt_tokens": used[0], "completion_tokens": used[1], "total_tokens": sum(used)}
 
 
-def _completion(run: Run, model: str) -> dict[str, Any]:
-    text = str((run.job.result or {}).get("text") or "")
+def _completion(run: Run, model: str, text: str) -> dict[str, Any]:
     message = {"role": "assistant", "content": text, "refusal": None}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
     return {**_head(run, model, "chat.completion"), "choices": [choice], "usage": _usage(run)}

@@ -1,11 +1,13 @@
 """One surface over Streamable HTTP, both protocol eras. Only this and `resources` know the SDK."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, cast
 
+import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.session import ServerSession
@@ -27,7 +29,7 @@ from quarterdeck import __version__
 from quarterdeck.server.http import answer, answer_text, body_of, header, replayed
 from quarterdeck.server.resources import Context, ResourceMethods, caller_of
 from quarterdeck.server.subscriptions import Subscriptions
-from quarterdeck.surfaces.table import Desk, encode, encoded
+from quarterdeck.surfaces.table import Desk, Progress, encode, encoded
 
 _ROUTING = (b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 
@@ -109,9 +111,8 @@ class Endpoint:
         if tool is None or not tool.streams:
             return await self._desk.call(caller_of(ctx), name, arguments)
         listens = "progress_token" in (ctx.meta or {})
-        call = self._desk.call(
-            caller_of(ctx), name, arguments, ctx.session.report_progress if listens else None
-        )
+        progress = ctx.session.report_progress if listens else None
+        call = self._desk.call(caller_of(ctx), name, arguments, progress, _later(ctx) if listens else None)
         return await (_while_there(ctx, call) if tool.kind == "read" else call)
 
     async def older(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,6 +146,20 @@ class Endpoint:
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             result |= {"resultType": "complete", "_meta": self._stamp}
         return result
+
+
+def _later(ctx: Context) -> Progress | None:
+    """Tells of progress after the answer of this call, on the stream of an older client's session."""
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return None
+    session, token = ctx.session, (ctx.meta or {})["progress_token"]
+
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        # The session may have ended, and with it whoever listened.
+        with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await session.send_progress_notification(token, progress, total, message)
+
+    return tell
 
 
 async def _while_there(ctx: Context, call: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

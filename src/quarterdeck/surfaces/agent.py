@@ -1,5 +1,6 @@
 """The agent dialect: one resident agent per user, with prompt, status, stop and result."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -55,9 +56,12 @@ async def prompt(call: Call, a: Prompt) -> Row:
     )
     run = await prompts.start(call.core, call.caller, ask)
     if not a.blocking:
+        if call.later is not None:
+            call.core.spawn(ended(replace(call, progress=call.later), run))
         run = await prompts.named(call.core, call.caller, run)
         return {"status": "started", "session_id": run.session_id, "run_id": run.job.id}
-    return answered(await ended(call, run))
+    run = await ended(call, run)
+    return answered(run, await prompts.text_of(call.core, call.caller, run))
 
 
 async def ended(call: Call, run: Run) -> Run:
@@ -66,7 +70,7 @@ async def ended(call: Call, run: Run) -> Run:
     with call.core.bus.listen(f"job:{run.job.id}") as listener:
         while True:
             run = await prompts.get(call.core, call.caller, run.job.id)
-            if run.status != "busy":
+            if run.status != "busy" or listener.closed:
                 return run
             words = [prompts.worded(event) for event in await listener.within(_ALIVE_SECONDS)]
             for line in words or ["at work"]:
@@ -75,12 +79,12 @@ async def ended(call: Call, run: Run) -> Run:
                     await call.progress(told, None, line)
 
 
-def answered(run: Run) -> Row:
+def answered(run: Run, text: str) -> Row:
     """The answer of a blocking prompt; a run that failed is an error of the call."""
     shown = prompts.shown(run)
     if run.status != "completed":
         raise RunFailed(
-            run.job.summary or run.status,
+            run.job.summary or "the core is stopping",
             hint="result has all it said",
             status=run.status,
             session_id=run.session_id,
@@ -88,7 +92,6 @@ def answered(run: Run) -> Row:
         )
     kept = ("message_count", "total_cost_usd", "run_cost_usd", "session_id", "run_id", "token_usage")
     more = {"structured_output": shown["structured_output"]} if "structured_output" in shown else {}
-    text = (run.job.result or {}).get("text") or ""
     return {"result": text, **{name: shown[name] for name in kept}, **more}
 
 
@@ -107,7 +110,8 @@ async def stop(call: Call, a: Nothing) -> Row:
     """End the running prompt and all its processes."""
     run = await prompts.stop(call.core, call.caller)
     if run is None:
-        return {"status": "idle", "stopped": False, "message": "nothing is running"}
+        now = prompts.shown(await prompts.current(call.core, call.caller))
+        return {"status": now["status"], "stopped": False, "message": "nothing is running"}
     return {
         "status": run.status,
         "stopped": True,
@@ -148,7 +152,7 @@ def _word(error: QuarterdeckError) -> dict[str, Any]:
 
 
 async def _read(core: Core, caller: Caller, uri: str) -> Content:
-    if uri != URI:
+    if uri != URI or caller.bound:
         raise ResourceError(f"there is no resource {uri}", code="RESOURCE_NOT_FOUND", uri=uri)
     return Content(URI, "application/json", encode(prompts.shown(await prompts.current(core, caller))))
 
@@ -160,9 +164,8 @@ async def _visible(core: Core, caller: Caller, uri: str) -> bool:
 async def _notices(core: Core, event: Event) -> list[Notice]:
     if event.noun != "job" or event.data.get("job_kind") != prompts.KIND:
         return []
-    params = {"uri": URI, "runId": event.entity_id, "state": event.data.get("state")}
-    if event.kind == "job.progress":
-        params["message"] = prompts.worded(event)
+    told = {"runId": event.entity_id, "state": event.data.get("state"), "message": prompts.worded(event)}
+    params = {"uri": URI, **told}
     return [Notice(URI, "notifications/resources/updated", params, user_id=event.user_id)]
 
 

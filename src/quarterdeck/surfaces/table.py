@@ -28,11 +28,13 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a tool's function gets beside its arguments; `progress` when it streams and the client listens."""
+    """What a tool's function gets beside its arguments; `progress` when it streams and the client listens.
+    `later` tells the same after the answer, where the client has a stream for it."""
 
     core: Core
     caller: Caller
     progress: Progress | None = None
+    later: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -202,14 +204,19 @@ class Desk:
         self._observe = observe
 
     async def call(
-        self, caller: Caller, name: str, arguments: dict[str, Any], progress: Progress | None = None
+        self,
+        caller: Caller,
+        name: str,
+        arguments: dict[str, Any],
+        progress: Progress | None = None,
+        later: Progress | None = None,
     ) -> dict[str, Any]:
         """The MCP result of one call; a refusal is a result too, with `isError` and the surface's body."""
         began = time.perf_counter()
         found, word = self.surface.find(name, arguments)
         caller = _using(caller, f"{self.surface.name}.{name}"[:200])
         try:
-            shown = result(await self._run(caller, found, name, arguments, progress))
+            shown = result(await self._run(Call(self.core, caller, progress, later), found, name, arguments))
         except QuarterdeckError as error:
             if found is not None:
                 self._observe(self.surface.name, name, error.code, time.perf_counter() - began)
@@ -224,14 +231,8 @@ class Desk:
         self._observe(self.surface.name, name, "ok", time.perf_counter() - began)
         return shown
 
-    async def _run(
-        self,
-        caller: Caller,
-        found: Tool | None,
-        name: str,
-        arguments: dict[str, Any],
-        progress: Progress | None,
-    ) -> Answer:
+    async def _run(self, call: Call, found: Tool | None, name: str, arguments: dict[str, Any]) -> Answer:
+        caller = call.caller
         # First, so that a flood of refused calls is held back as well.
         self._limit.take(caller)
         if found is None:
@@ -240,7 +241,7 @@ class Desk:
             raise Denied(reason)
         args = parse(found.args, arguments)
         found.check(caller, args)
-        return await found.run(Call(self.core, caller, progress), args)
+        return await found.run(call, args)
 
     def meter(self, caller: Caller) -> None:
         """Count a request that is no tool call; raises RateLimited."""

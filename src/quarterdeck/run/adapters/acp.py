@@ -26,6 +26,7 @@ from quarterdeck.run.adapters.base import (
 from quarterdeck.run.adapters.streams import (
     LOGINS,
     JsonReader,
+    kept,
     link_login,
     own_home,
     short,
@@ -177,7 +178,7 @@ class AcpReader(JsonReader):
             return []
         name = self._tools[number] = short(str(call.get("title") or call.get("kind") or "tool"), 200)
         given = json.dumps(call.get("rawInput") or {}, ensure_ascii=False)
-        steps = [*self._flush(), Step("tool", short(given), tool=name, data={"id": number})]
+        steps = [*self._flush(), Step("tool", kept(given), tool=name, data={"id": number})]
         self._said = []
         return steps
 
@@ -278,7 +279,7 @@ class AcpReader(JsonReader):
                 if ok and MCP_NAME in self._tools.get(number, ""):
                     self._mcp = "connected"
                 data = {"id": number, "ok": ok}
-                yield Step("tool_result", short(texts(update.get("content"))), data=data)
+                yield Step("tool_result", kept(texts(update.get("content"))), data=data)
             case "usage_update":
                 cost = update.get("cost") or {}
                 if cost.get("currency", "USD") == "USD" and isinstance(cost.get("amount"), int | float):
@@ -294,7 +295,7 @@ class AcpReader(JsonReader):
     def _flush(self) -> Iterable[Step]:
         line, self._line = "".join(self._line).strip(), []
         if line:
-            yield Step("text", short(line))
+            yield Step("text", kept(line))
 
     def _answered(self, result: dict[str, Any]) -> Iterable[Step]:
         yield from self._flush()

@@ -20,7 +20,16 @@ from quarterdeck.run.adapters.base import (
     check,
     need,
 )
-from quarterdeck.run.adapters.streams import JsonReader, link_login, own_home, short, texts, unfinished, whole
+from quarterdeck.run.adapters.streams import (
+    JsonReader,
+    kept,
+    link_login,
+    own_home,
+    short,
+    texts,
+    unfinished,
+    whole,
+)
 
 # What the agent's row sets in `env` wins over these.
 QUIET: Final = {
@@ -280,13 +289,13 @@ def _said(message: dict[str, Any]) -> Iterable[Step]:
     for block in content or []:
         match block.get("type"):
             case "text" if message["type"] == "assistant" and block.get("text"):
-                yield Step("text", short(block["text"]), data=inner)
+                yield Step("text", kept(block["text"]), data=inner)
             case "tool_use":
-                given = short(json.dumps(block.get("input", {}), ensure_ascii=False))
+                given = kept(json.dumps(block.get("input", {}), ensure_ascii=False))
                 yield Step("tool", given, tool=str(block.get("name")), data={**inner, "id": block.get("id")})
             case "tool_result":
                 data = {**inner, "id": block.get("tool_use_id"), "ok": not block.get("is_error")}
-                yield Step("tool_result", short(texts(block.get("content"))), data=data)
+                yield Step("tool_result", kept(texts(block.get("content"))), data=data)
 
 
 def _sum(one: Usage | None, other: Usage) -> Usage:

@@ -20,7 +20,7 @@ from quarterdeck.run.adapters.base import (
     check,
     need,
 )
-from quarterdeck.run.adapters.streams import JsonReader, link_login, own_home, short, unfinished, whole
+from quarterdeck.run.adapters.streams import JsonReader, kept, link_login, own_home, short, unfinished, whole
 
 _COUNTED: Final = ("input_tokens", "cached_input_tokens", "output_tokens")
 _LEDGER: Final = "codex-usage.json"
@@ -170,26 +170,26 @@ class CodexReader(JsonReader):
         match item.get("type"):
             case "agent_message" if ended:
                 self._text = str(item.get("text") or "")
-                yield Step("text", short(self._text))
+                yield Step("text", kept(self._text))
             case "command_execution":
                 if kind == "item.started":
-                    yield Step("tool", short(str(item.get("command"))), tool="shell", data=data)
+                    yield Step("tool", kept(str(item.get("command"))), tool="shell", data=data)
                 elif ended:
                     done = {**data, "ok": item.get("exit_code") == 0}
-                    yield Step("tool_result", short(str(item.get("aggregated_output") or "")), data=done)
+                    yield Step("tool_result", kept(str(item.get("aggregated_output") or "")), data=done)
             case "mcp_tool_call":
                 name = f"{item.get('server')}.{item.get('tool')}"
                 if item.get("server") == MCP_NAME:
                     self._mcp = "connected"
                 if kind == "item.started":
-                    yield Step("tool", short(json.dumps(item.get("arguments"))), tool=name, data=data)
+                    yield Step("tool", kept(json.dumps(item.get("arguments"))), tool=name, data=data)
                 elif ended:
                     said = item.get("error") or item.get("result")
                     done = {**data, "ok": item.get("status") == "completed"}
-                    yield Step("tool_result", short(json.dumps(said, ensure_ascii=False)), data=done)
+                    yield Step("tool_result", kept(json.dumps(said, ensure_ascii=False)), data=done)
             case "file_change" if ended:
                 paths = ", ".join(str(change.get("path")) for change in item.get("changes") or [])
-                yield Step("tool", short(paths), tool="file_change", data=data)
+                yield Step("tool", kept(paths), tool="file_change", data=data)
             case "error" if ended:
                 yield Step("notice", short(str(item.get("message"))))
 

@@ -14,7 +14,7 @@ from quarterdeck.run.adapters.base import (
     Step,
     check,
 )
-from quarterdeck.run.adapters.streams import own_home, short
+from quarterdeck.run.adapters.streams import kept, own_home, short
 
 # A patch may be long; what is cut is in the run's output still.
 _KEPT: Final = 16 * 1024 * 1024
@@ -65,7 +65,7 @@ class CommandReader:
         while self._size > _KEPT and len(self._lines) > 1:
             self._size -= len(self._lines.popleft()) + 1
         text = line.decode("utf-8", "replace")
-        return [Step("text", short(text))] if text.strip() else []
+        return [Step("text", kept(text))] if text.strip() else []
 
     def outgoing(self) -> bytes:
         return b""

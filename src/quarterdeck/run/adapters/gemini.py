@@ -20,7 +20,7 @@ from quarterdeck.run.adapters.base import (
     check,
     need,
 )
-from quarterdeck.run.adapters.streams import JsonReader, link_login, own_home, short, unfinished, whole
+from quarterdeck.run.adapters.streams import JsonReader, kept, link_login, own_home, short, unfinished, whole
 
 QUIET: Final = {
     # Without it a second process does the work, and signals do not reach it.
@@ -126,13 +126,13 @@ class GeminiReader(JsonReader):
                 said = str(message.get("content") or "")
                 # The last answer is the final text; a tool in between begins a new one.
                 self._text.append(said)
-                yield Step("text", short(said))
+                yield Step("text", kept(said))
             case "tool_use":
                 self._text = []
                 name, number = str(message.get("tool_name")), str(message.get("tool_id"))
                 self._tools[number] = name
                 given = json.dumps(message.get("parameters", {}), ensure_ascii=False)
-                yield Step("tool", short(given), tool=name, data={"id": number})
+                yield Step("tool", kept(given), tool=name, data={"id": number})
             case "tool_result":
                 yield from self._tool_ended(message)
             case "error":
@@ -149,7 +149,7 @@ class GeminiReader(JsonReader):
         unknown = self.assignment.mode == "read" and "not found" in said
         if not ok and (unknown or "denied" in f"{problem.get('type')} {said}".lower()):
             self._denials[self._tools.get(number, number)] = None
-        yield Step("tool_result", short(said), data={"id": number, "ok": ok})
+        yield Step("tool_result", kept(said), data={"id": number, "ok": ok})
 
     def finish(self, code: int | None, stderr: str) -> Outcome:
         result = self._result

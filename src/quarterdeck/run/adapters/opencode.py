@@ -18,7 +18,7 @@ from quarterdeck.run.adapters.base import (
     check,
     need,
 )
-from quarterdeck.run.adapters.streams import JsonReader, link_login, own_home, short, unfinished, whole
+from quarterdeck.run.adapters.streams import JsonReader, kept, link_login, own_home, short, unfinished, whole
 
 CONFIG_VARIABLE: Final = "OPENCODE_CONFIG_CONTENT"
 QUIET: Final = {
@@ -131,7 +131,7 @@ class OpenCodeReader(JsonReader):
                 self._reason = None
             case "text":
                 self._text.append(str(part.get("text") or ""))
-                yield Step("text", short(self._text[-1]))
+                yield Step("text", kept(self._text[-1]))
             case "tool_use":
                 self._text = []
                 yield from self._tool(part)
@@ -149,7 +149,7 @@ class OpenCodeReader(JsonReader):
 
     def _tool(self, part: dict[str, Any]) -> Iterable[Step]:
         name, state, data = str(part.get("tool")), part.get("state") or {}, {"id": part.get("callID")}
-        yield Step("tool", short(json.dumps(state.get("input"), ensure_ascii=False)), tool=name, data=data)
+        yield Step("tool", kept(json.dumps(state.get("input"), ensure_ascii=False)), tool=name, data=data)
         ok = state.get("status") == "completed"
         said = str((state.get("output") if ok else state.get("error")) or "")
         if ok and name.startswith(f"{MCP_NAME}_"):
@@ -159,7 +159,7 @@ class OpenCodeReader(JsonReader):
             self._denials[str((state.get("input") or {}).get("tool"))] = None
         elif not ok and ("rejected permission" in said or "prevents you from using" in said):
             self._denials[name] = None
-        yield Step("tool_result", short(said), data={**data, "ok": ok})
+        yield Step("tool_result", kept(said), data={**data, "ok": ok})
 
     def _count(self, part: dict[str, Any]) -> None:
         tokens = part.get("tokens") or {}

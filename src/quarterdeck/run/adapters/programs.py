@@ -138,13 +138,14 @@ def _build(argv: Sequence[str]) -> object:
 
 
 def _folders(argv: Sequence[str]) -> Iterator[Path]:
-    """Where the program and the files that its words name lie, through links too."""
+    """The program and the files that its words name, and where they lie, through links too. A sandbox binds
+    no folder around the data directory: the file itself is then all that it shows."""
     for word in argv:
         named = Path(word)
         if not named.is_absolute() or not named.exists():
             continue
         for path in dict.fromkeys((named, named.resolve())):
-            yield _folder(path)
+            yield from (path, path.parent, _folder(path)) if path.is_file() else (_folder(path),)
 
 
 def _folder(path: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from quarterdeck.run.adapters.base import Assignment, Outcome, Step
 
 SHOWN: Final = 4_000
+KEPT: Final = 200_000
 _HIDDEN: Final = "[token]"
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -61,6 +62,11 @@ class JsonReader:
 def short(text: str, limit: int = SHOWN) -> str:
     """The beginning of a text, with a mark where it was cut."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def kept(text: str) -> str:
+    """A text as the history of a run keeps it."""
+    return short(text, KEPT)
 
 
 def texts(content: Any) -> str:
