@@ -111,22 +111,27 @@ def _told(job: Row, json_: bool) -> None:
 def logs(
     job_id: JobId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="As the agent printed it.")] = False,
     data_dir: DataDir = None,
     json_: AsJson = False,
 ) -> None:
     """Print a job's log. With -f, as it grows; the exit code is 1 when the job did not succeed."""
-    desk, offset = Desk(data_dir), 0
+    from quarterdeck.cli.transcripts import Transcript
+
+    desk, offset, shown = Desk(data_dir), 0, None
     while True:
         wait = _POLL_SECONDS if follow else 0
         page = desk.get(f"/api/jobs/{part(job_id)}/log", offset=offset, wait=wait)
+        shown = shown or Transcript(None if raw else page["adapter"])
         if json_ and page["text"]:
             as_json(page)
         elif page["text"]:
-            sys.stdout.write(page["text"])
+            sys.stdout.write(shown.add(page["text"]))
             sys.stdout.flush()
         offset = page["offset"]
         if page["ended"] or not (follow or page["text"]):
             break
+    sys.stdout.write(shown.rest())
     if follow and page["state"] != "SUCCEEDED":
         show.say(f"{job_id} is {page['state']}")
         raise typer.Exit(1)

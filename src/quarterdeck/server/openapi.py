@@ -141,6 +141,7 @@ def _work() -> dict[str, Any]:
             "offset": {"type": "integer"},
             "ended": {"type": "boolean"},
             "state": _TEXT,
+            "adapter": _MAYBE,
         },
     }
     whole, link = {"type": "object"}, {"type": "object", "required": ["url"], "properties": {"url": _TEXT}}

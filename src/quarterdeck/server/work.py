@@ -106,8 +106,14 @@ class WorkRoutes:
                         "offset": following,
                         "ended": ended and not more,
                         "state": view.job.state,
+                        "adapter": self._adapter(view.job),
                     }
                 await listener.within(left)
+
+    def _adapter(self, job: Job) -> str | None:
+        """How the agent that ran it speaks, as far as the configuration still knows."""
+        agent = self._core.agents.get(job.agent or "")
+        return None if agent is None else agent.adapter
 
     async def _said(self, caller: Caller, job: Job, offset: int, kept: bool) -> tuple[bytes, int]:
         if kept:
