@@ -176,7 +176,7 @@ def test_an_approval_is_for_what_was_looked_at(tmp_path: Path) -> None:
             task = await desk.work({"a.txt": "one\n"})
             await settings.update(desk.core, ANN, {"general.require_review_approval": True})
             error = await refused(merges.merge(desk.core, ANN, task.id))
-            assert (error.data["code"], error.data["next_tool"]) == ("ACTION_NOT_ALLOWED", "review")
+            assert (error.data["code"], "next_tool" in error.data) == ("ACTION_NOT_ALLOWED", False)
             await reviews.approve(desk.core, ANN, task.id)
             assert await desk.status(task) == "review"
             Path((await desk.worktrees(task))[0].path, "late.txt").write_text("not looked at\n")

@@ -231,20 +231,14 @@ def _attempts(core: Core, jobs: Sequence[str]) -> bool:
 
 
 async def _require_approval(work: _Work) -> None:
-    wanted = {"task_id": work.task.id, "action": "approve"}
     if work.approved is None:
-        problem, hint = "is not approved", "approve it first"
+        problem, hint = "is not approved", "look at its diff, then approve it"
     elif work.approved.data.get("trees") != await reviews.trees_of(work.found):
-        problem, hint = "has changed since it was approved", "look at it again"
+        problem, hint = "has changed since it was approved", "look at its diff again, then approve it"
     else:
         return
-    raise Conflict(
-        f"task {work.task.id} {problem}",
-        hint=hint,
-        code="ACTION_NOT_ALLOWED",
-        next_tool="review",
-        next_arguments=wanted,
-    )
+    # No next tool: who follows it without looking would approve unseen.
+    raise Conflict(f"task {work.task.id} {problem}", hint=hint, code="ACTION_NOT_ALLOWED")
 
 
 async def _settled(core: Core, work: _Work) -> list[str]:
