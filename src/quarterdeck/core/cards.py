@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.records import Plan, Project, Task
-from quarterdeck.domain.states import COLUMN_OF, COLUMNS, Column
+from quarterdeck.domain.states import COLUMN_OF, COLUMNS, Column, column_of
 from quarterdeck.store import cards as rows
 from quarterdeck.store import plans as plan_rows
 from quarterdeck.store.cards import Runs
@@ -102,7 +102,7 @@ def _cards(tx: Tx, found: Sequence[Task]) -> list[Card]:
     return [
         Card(
             task,
-            COLUMN_OF[task.status],  # type: ignore[index]
+            column_of(task.status),
             projects.get(task.project_id or ""),
             its_plans.get(task.plan_id or ""),
             runs.get(task.id),

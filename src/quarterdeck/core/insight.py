@@ -1,6 +1,5 @@
 """What the work came to: cost and tokens by day, agent, project and plan; throughput; time; failures."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -90,10 +89,10 @@ def _totals(spent: Sequence[Spent], name: Callable[[Spent], str]) -> list[Total]
 def _series(
     spent: Sequence[Spent], days: Sequence[int], value: Callable[[Spent], float]
 ) -> dict[str, list[float]]:
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = {}
     for one in spent:
-        sums[one.agent] += value(one)  # type: ignore[assignment]
-    named = [name for name, total in sums.most_common(_NAMED) if total]
+        sums[one.agent] = sums.get(one.agent, 0.0) + value(one)
+    named = [name for name in sorted(sums, key=lambda name: -sums[name])[:_NAMED] if sums[name]]
     position = {day: index for index, day in enumerate(days)}
     series = {name: [0.0] * len(days) for name in named}
     rest = [0.0] * len(days)

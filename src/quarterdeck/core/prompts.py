@@ -14,7 +14,7 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, Invalid, NotFound
-from quarterdeck.domain.features import FEATURES, require
+from quarterdeck.domain.features import FEATURES, Feature, require
 from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Job, Repo, Session
 from quarterdeck.domain.sessions import new_session_id
@@ -159,7 +159,7 @@ def _check(agent: Agent, ask: Ask, subagent: str | None) -> None:
         raise Invalid("resume needs the session_id of a session", field="session_id")
     if ask.fork and not (ask.resume or ask.go_on or ask.session_id):
         raise Invalid("fork_session needs a session to fork", field="fork_session")
-    wanted = (
+    wanted: tuple[tuple[Feature, object], ...] = (
         ("fork", ask.fork),
         ("effort", ask.effort),
         ("budget", ask.max_budget_usd is not None),
@@ -169,7 +169,7 @@ def _check(agent: Agent, ask: Ask, subagent: str | None) -> None:
     )
     for feature, given in wanted:
         if given:
-            require(agent, feature)  # type: ignore[arg-type]
+            require(agent, feature)
 
 
 def _schema(text: str | None) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict
 from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.records import Review, Task, Worktree
-from quarterdeck.domain.states import COLUMN_OF
+from quarterdeck.domain.states import column_of
 from quarterdeck.git import worktrees as checkouts
 from quarterdeck.git.spawn import GitError
 from quarterdeck.git.worktrees import Refused
@@ -40,7 +40,7 @@ async def request(core: Core, caller: Caller, task_id: str, summary: str) -> Tas
 
     def body(tx: Tx) -> Task:
         task = tasks.held(tx, task_id)
-        if _column(task) == "DONE":
+        if column_of(task.status) == "DONE":
             raise _not_allowed(f"task {task_id} is {task.status}", "move it back with tasks_move first")
         # Who runs a job is no judge of it: at its end the facts may overrule this.
         by = {} if caller.job_id is None else {"job_id": caller.job_id}
@@ -125,7 +125,7 @@ def in_review(tx: Tx, task_id: str) -> Task:
     task = tasks.held(tx, task_id)
     if task.status != "review":
         raise _not_allowed(
-            f"task {task_id} is in {_column(task)}, not in REVIEW",
+            f"task {task_id} is in {column_of(task.status)}, not in REVIEW",
             "ask for a review first",
             next_tool="request_review",
             next_arguments={"task_id": task_id, "summary": ""},
@@ -150,10 +150,6 @@ async def trees_of(found: Sequence[Worktree]) -> dict[str, str]:
             whole = await checkouts.snapshot(repo, Path(each.path), each.branch)
             trees[each.id] = await checkouts.text(repo, "rev-parse", f"{whole}^{{tree}}")
     return trees
-
-
-def _column(task: Task) -> str:
-    return COLUMN_OF[task.status]  # type: ignore[index]
 
 
 def _not_allowed(message: str, hint: str, **data: Any) -> Conflict:

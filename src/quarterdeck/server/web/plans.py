@@ -1,6 +1,6 @@
 """Plans: how far they are, and new ones from a template."""
 
-from typing import Any
+from typing import Any, get_args
 
 from quarterdeck.core import plans, proposals, sessions, templates
 from quarterdeck.domain.errors import Invalid
@@ -9,7 +9,7 @@ from quarterdeck.server.web.routing import Answer, Request, go, route
 from quarterdeck.server.web.show import page
 from quarterdeck.surfaces.schema import Args, Title, parse
 
-_STATUSES = PlanStatus.__args__  # type: ignore[attr-defined]
+_STATUSES: tuple[PlanStatus, ...] = get_args(PlanStatus)
 
 
 @route("GET", "/plans")
