@@ -27,6 +27,7 @@ from quarterdeck.store.tx import Tx, with_arguments
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_BUSY_SECONDS = 30.0
 _READERS = 3
 _READS = 8  # at most so many wait for each other
 _BATCH = 256
@@ -63,23 +64,31 @@ def _engine(path: Path) -> Engine:
         f"sqlite:///{path}",
         poolclass=NullPool,
         isolation_level="AUTOCOMMIT",
-        connect_args={"check_same_thread": False, "timeout": 30},
+        connect_args={"check_same_thread": False, "timeout": _BUSY_SECONDS},
     )
 
     @event.listens_for(engine, "connect")
     def _pragmas(dbapi: sqlite3.Connection, _record: object) -> None:
-        for pragma in (
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            "temp_store=MEMORY",
-            "cache_size=-16000",
-        ):
+        _write_ahead(dbapi)
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", "cache_size=-16000"):
             dbapi.execute(f"PRAGMA {pragma}").close()
         # SQLite's own knows the letters of ASCII only.
         dbapi.create_function("lower", 1, _lower, deterministic=True)
 
     return engine
+
+
+def _write_ahead(dbapi: sqlite3.Connection) -> None:
+    """Two that turn a new file to WAL at once: SQLite refuses one of them at once, whatever its timeout."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            dbapi.execute("PRAGMA journal_mode=WAL").close()
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.005)
 
 
 def _lower(value: str | None) -> str | None:
