@@ -20,7 +20,9 @@ def main() -> None:
     )
     try:
         assert demo.stdout is not None
-        link = next(filter(None, (re.search(r"http://\S+/signin\?code=\S+", line) for line in demo.stdout)))
+        story = iter(demo.stdout)
+        next(line for line in story if "Every step verified" in line)
+        link = next(filter(None, (re.search(r"http://\S+/signin\?code=\S+", line) for line in story)))
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=BROWSER)
             page = browser.new_page(viewport={"width": 1280, "height": 480}, device_scale_factor=1.5)

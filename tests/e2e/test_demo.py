@@ -102,10 +102,10 @@ def test_without_the_model_it_holds_too_and_it_stays_until_ctrl_c(tmp_path: Path
         assert "search is by substring" in text
         assert "similarity" not in text
         assert "waits for you" in text
-        link = re.search(r"http://127\.0\.0\.1:\d+/signin\?code=\S+", text)
-        assert link is not None, text
+        watch, link = re.findall(r"http://127\.0\.0\.1:\d+/signin\?code=\S+", text)
+        assert watch != link
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-        with browser.open(link[0], timeout=30) as page:
+        with browser.open(link, timeout=30) as page:
             assert page.status == 200
         found = re.search(r"quarterdeck (http://127\.0\.0\.1:\d+)/mcp .*\$\(cat (\S+)\)", text)
         assert found is not None, text

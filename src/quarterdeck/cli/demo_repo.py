@@ -11,6 +11,11 @@ from quarterdeck.domain.errors import Unavailable
 AGENTS = ("mira", "theo")
 TEMPLATE = "harbour"
 TASKS = ("Tell the tide", "Greet ships by name")
+PRIORITIES = {
+    "Tell the tide": "high",
+    "Moor ships by their length": "urgent",
+    "Write every arrival down": "low",
+}
 _FILES = {
     "README.md": "# Harbour\n\nA very small harbour.\n",
     "harbour/__init__.py": '"""A very small harbour."""\n',

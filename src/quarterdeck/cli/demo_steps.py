@@ -46,6 +46,7 @@ def start(stage: Stage) -> None:
     stage.start_core()
     stage.semantic = stage.core.search_mode() == "semantic"
     stage.say(f"{stage.core.url} answers, on SQLite in a temporary folder")
+    stage.say(f"watch it on the board: {stage.link()}")
     if not stage.semantic:
         stage.say(f"search is by substring: {stage.core.readiness()['search']['reason']}")
 

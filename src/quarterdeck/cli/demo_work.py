@@ -51,6 +51,8 @@ def plan(stage: Stage, me: McpClient) -> list[Row]:
             agent_backend=agent,
         )
         stage.say(f"{task['title']} → {agent}")
+    for title, priority in demo_repo.PRIORITIES.items():
+        me.call("tasks_update", task_id=listed[title]["task_id"], priority=priority)
     later = me.call("tasks_list", plan=slug, filter="BACKLOG")["tasks"]
     return [task for task in later if task["task_type"] == "AUTO"]
 

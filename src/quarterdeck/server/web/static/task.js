@@ -29,7 +29,7 @@ function remarkRow(row, remark) {
   const below = document.createElement('tr');
   below.className = 'remark';
   const cell = document.createElement('td');
-  cell.colSpan = 4;
+  cell.colSpan = row.closest('tbody').querySelector('.hunk td').colSpan;
   const form = document.createElement('form');
   form.className = 'form';
   const label = document.createElement('label');
