@@ -7,6 +7,7 @@ that a start after a crash brings it to its end or undoes it (`recover`).
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,11 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from quarterdeck.core import gates, landings, queue, reviews, settings, tasks, worktrees
+from quarterdeck.core import landings, queue, reviews, settings, tasks, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.core.landings import Plan
 from quarterdeck.domain.callers import SYSTEM, Caller
+from quarterdeck.domain.checks import Verdict
 from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.records import Merge, Project, Review, Task, Worktree
@@ -37,6 +39,7 @@ _TRIES: Final = 3
 _STOP_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.1
 _SUBJECT: Final = 200
+_GATE_SECONDS: Final = 900.0
 
 logger = structlog.get_logger()
 
@@ -257,9 +260,10 @@ async def _landed(
     """Compute, check and land; again when a target moved on meanwhile, or somebody still wrote."""
     alone = False
     for _ in range(_TRIES + 1):
+        computed = await _computed(core, work, strategy, message, "MERGE")
         plans = [
             Plan(each, made, Move(Path(each.repo_path), each.target, made.onto.old, made.commit))
-            for each, made in await _computed(core, work, strategy, message, "MERGE")
+            for each, made in computed
             if not made.empty
         ]
         if not plans:
@@ -268,7 +272,7 @@ async def _landed(
                 f"task {work.task.id} has no changes that its target lacks",
                 "reject it, or end it with tasks_move",
             )
-        await _gated(core, work, plans)
+        await _gated(core, work, computed)
         with contextlib.suppress(Moved):
             await _tried(plans)
             if alone or await _unchanged_alone(core, caller, work):
@@ -314,34 +318,47 @@ async def _computed(
     return found
 
 
-async def _gated(core: Core, work: _Work, plans: Sequence[Plan]) -> None:
-    """Run the project's gate on what each target would become, in a folder of its own."""
+async def _gated(core: Core, work: _Work, computed: Sequence[tuple[Worktree, Made]]) -> None:
+    """Run the project's gate on what the targets would become, laid out as the task's worktrees are."""
     command = work.project.gate_command if work.project else None
     if not command:
         return
-    for plan in plans:
-        repo, path = plan.move.repo, core.data_dir / "gates" / new_id()
-        GATES.add(path.name)
+    async with _laid_out(core, computed) as paths:
+        verdict = await _judged(core, command, worktrees.workplace(paths))
+    if not verdict.passed:
+        raise _failed(
+            "MERGE_FAILED",
+            f"the gate of the project {verdict.how}",
+            "see gate_output; nothing was merged",
+            gate_output=verdict.output,
+        )
+
+
+@contextlib.asynccontextmanager
+async def _laid_out(core: Core, computed: Sequence[tuple[Worktree, Made]]) -> AsyncIterator[list[Path]]:
+    """Checkouts of what the targets would become, each below the name of the task's own worktree."""
+    root = core.data_dir / "gates" / new_id()
+    trees = [(Path(each.repo_path), root / Path(each.path).name, made.commit) for each, made in computed]
+    GATES.add(root.name)
+    try:
+        for tree in trees:
+            await checkouts.add_detached(*tree)
+        yield [path for _, path, _ in trees]
+    finally:
         try:
-            await checkouts.add_detached(repo, path, plan.move.new)
-            verdict = await _judged(core, command, path)
+            for repo, path, _ in trees:
+                await checkouts.remove(repo, path, None)
+            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
         finally:
-            await checkouts.remove(repo, path, None)
-            GATES.discard(path.name)
-        if not verdict.passed:
-            how = "took too long" if verdict.code is None else f"ended with exit code {verdict.code}"
-            raise _failed(
-                "MERGE_FAILED",
-                f"the gate of the project {how} on {plan.worktree.target} of {repo.name}",
-                "see gate_output; nothing was merged",
-                gate_output=verdict.output,
-            )
+            GATES.discard(root.name)
 
 
-async def _judged(core: Core, command: str, path: Path) -> gates.Verdict:
+async def _judged(core: Core, command: str, path: Path) -> Verdict:
     """The gate's verdict; a core that stops waits for none."""
+    if core.check is None:
+        raise Refused("this process runs no gates")
     with core.bus.listen("merge:stop") as listener:
-        running = asyncio.ensure_future(gates.run(command, path))
+        running = asyncio.ensure_future(core.check(command, path, _GATE_SECONDS))
         leaving = asyncio.ensure_future(listener.wait())
         try:
             await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
