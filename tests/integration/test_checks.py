@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,16 +123,33 @@ def test_both_commands_run_where_the_agent_works(board: Board, count: int) -> No
         assert repo.git("worktree", "list").count("gates") == 0
 
 
+def test_who_moves_a_task_out_of_review_ends_its_gate(board: Board, tmp_path: Path) -> None:
+    mark, repo = token(), board.repo()
+    gate = f"{daemon(mark, tmp_path / 'there')}; sleep 1000"
+    task, _ = reviewed(board, board.project(repo, gate_command=gate), "write a.txt b")
+    with ThreadPoolExecutor() as pool:
+        merging = pool.submit(board.refused, "review", task_id=task, action="merge")
+        until((tmp_path / "there").exists, "at the gate")
+        assert board.refused("review", task_id=task, action="merge")["code"] == "ACTION_NOT_ALLOWED"
+        board.done("update_scratchpad", task_id=task, content="a change that leaves it in review")
+        assert board.done("review", task_id=task, action="reject", feedback="no")["code"] == "REJECTED"
+        refused = merging.result()
+    assert (refused["code"], refused["hint"]) == ("ACTION_NOT_ALLOWED", "nothing was merged")
+    assert not carriers(mark) and left(board) == []
+    assert repo.git("log", "--format=%s", "main") == "Begin" and board.state(task) == "in_progress"
+
+
 def test_a_gate_ends_with_a_core_that_is_killed(board: Board, tmp_path: Path) -> None:
     mark, repo, go = token(), board.repo(), tmp_path / "go"
     gate = f"{daemon(mark, tmp_path / 'there')}; test -e {go} || sleep 1000"
     task, _ = reviewed(board, board.project(repo, gate_command=gate), "write a.txt b")
-    merging = threading.Thread(target=abandoned, args=(board, task))
-    merging.start()
-    until((tmp_path / "there").exists, "at the gate")
-    assert carriers(mark)
-    board.core.kill9()
-    merging.join()
+    with ThreadPoolExecutor() as pool:
+        merging = pool.submit(board.done, "review", task_id=task, action="merge")
+        until((tmp_path / "there").exists, "at the gate")
+        assert carriers(mark)
+        board.core.kill9()
+        with pytest.raises((httpx2.HTTPError, OSError)):
+            merging.result()
     until(lambda: not carriers(mark), "gone")
     board.core.start()
     go.touch()
@@ -140,12 +157,6 @@ def test_a_gate_ends_with_a_core_that_is_killed(board: Board, tmp_path: Path) ->
     (tmp_path / "there").unlink()
     assert board.done("review", task_id=task, action="merge")["code"] == "MERGED"
     assert repo.git("show", "main:a.txt") == "b" and not carriers(mark)
-
-
-def abandoned(board: Board, task: str) -> None:
-    """Ask for a merge that nobody answers."""
-    with pytest.raises((httpx2.HTTPError, OSError)):
-        board.done("review", task_id=task, action="merge")
 
 
 def left(board: Board) -> list[str]:

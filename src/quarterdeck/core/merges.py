@@ -7,22 +7,20 @@ that a start after a crash brings it to its end or undoes it (`recover`).
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import structlog
 
-from quarterdeck.core import landings, queue, reviews, settings, tasks, worktrees
+from quarterdeck.core import gates, landings, queue, reviews, settings, tasks, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.core.landings import Plan
 from quarterdeck.domain.callers import SYSTEM, Caller
-from quarterdeck.domain.checks import Verdict
 from quarterdeck.domain.errors import Conflict, QuarterdeckError
-from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.records import Merge, Project, Review, Task, Worktree
 from quarterdeck.git import landing, merging
 from quarterdeck.git import worktrees as checkouts
@@ -39,15 +37,12 @@ _TRIES: Final = 3
 _STOP_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.1
 _SUBJECT: Final = 200
-_GATE_SECONDS: Final = 900.0
+_MERGEABLE: Final = ("review", "completed")
 
 logger = structlog.get_logger()
 
 # Called when nothing else stands against a merge: end what still works in the task's worktrees.
 STOPPING: list[Callable[[Core, Caller, Task], Awaitable[None]]] = []
-
-# The folders of gates that run now.
-GATES: set[str] = set()
 
 _queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 _busy: set[str | None] = set()
@@ -121,7 +116,7 @@ async def _aside(core: Core, work: Coroutine[Any, Any, Outcome]) -> Outcome:
 async def _merge(
     core: Core, caller: Caller, task_id: str, strategy: MergeStrategy, message: str | None
 ) -> Outcome:
-    async with _at_rest(core, caller, task_id, "MERGE_FAILED", ("review", "completed")) as work:
+    async with _at_rest(core, caller, task_id, "MERGE_FAILED", _MERGEABLE) as work:
         if await settings.get(core, "general.require_review_approval"):
             await _require_approval(work)
         notes = await _settled(core, work)
@@ -272,10 +267,11 @@ async def _landed(
                 f"task {work.task.id} has no changes that its target lacks",
                 "reject it, or end it with tasks_move",
             )
-        await _gated(core, work, computed)
+        await _gated(core, caller, work, computed)
         with contextlib.suppress(Moved):
             await _tried(plans)
             if alone or await _unchanged_alone(core, caller, work):
+                await core.db.read(caller, _check_mergeable, work.task.id)
                 await landings.carry_out(core, caller, work.task, plans, strategy)
                 return plans
             alone = True
@@ -318,13 +314,13 @@ async def _computed(
     return found
 
 
-async def _gated(core: Core, work: _Work, computed: Sequence[tuple[Worktree, Made]]) -> None:
-    """Run the project's gate on what the targets would become, laid out as the task's worktrees are."""
+async def _gated(core: Core, caller: Caller, work: _Work, computed: Sequence[tuple[Worktree, Made]]) -> None:
+    """Run the project's gate on what the targets would become."""
     command = work.project.gate_command if work.project else None
     if not command:
         return
-    async with _laid_out(core, computed) as paths:
-        verdict = await _judged(core, command, worktrees.workplace(paths))
+    still = partial(core.db.read, caller, _check_mergeable, work.task.id)
+    verdict = await gates.judged(core, work.task.id, command, computed, still)
     if not verdict.passed:
         raise _failed(
             "MERGE_FAILED",
@@ -334,42 +330,15 @@ async def _gated(core: Core, work: _Work, computed: Sequence[tuple[Worktree, Mad
         )
 
 
-@contextlib.asynccontextmanager
-async def _laid_out(core: Core, computed: Sequence[tuple[Worktree, Made]]) -> AsyncIterator[list[Path]]:
-    """Checkouts of what the targets would become, each below the name of the task's own worktree."""
-    root = core.data_dir / "gates" / new_id()
-    trees = [(Path(each.repo_path), root / Path(each.path).name, made.commit) for each, made in computed]
-    GATES.add(root.name)
-    try:
-        for tree in trees:
-            await checkouts.add_detached(*tree)
-        yield [path for _, path, _ in trees]
-    finally:
-        try:
-            for repo, path, _ in trees:
-                await checkouts.remove(repo, path, None)
-            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
-        finally:
-            GATES.discard(root.name)
-
-
-async def _judged(core: Core, command: str, path: Path) -> Verdict:
-    """The gate's verdict; a core that stops waits for none."""
-    if core.check is None:
-        raise Refused("this process runs no gates")
-    with core.bus.listen("merge:stop") as listener:
-        running = asyncio.ensure_future(core.check(command, path, _GATE_SECONDS))
-        leaving = asyncio.ensure_future(listener.wait())
-        try:
-            await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                raise Refused("the core is stopping")
-            return running.result()
-        finally:
-            for each in (running, leaving):
-                each.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await each
+def _check_mergeable(tx: Tx, task_id: str) -> None:
+    """Refuse to go on with a task that somebody moved or deleted meanwhile."""
+    task = tasks.seen(tx, task_id)
+    if task.status not in _MERGEABLE:
+        raise Conflict(
+            f"task {task_id} was moved to {task.status} while it was being merged",
+            hint="nothing was merged",
+            code="ACTION_NOT_ALLOWED",
+        )
 
 
 async def _tried(plans: Sequence[Plan]) -> None:
