@@ -5,7 +5,6 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from quarterdeck.core import worktrees
 from quarterdeck.core.context import Core
@@ -15,8 +14,6 @@ from quarterdeck.domain.records import Worktree
 from quarterdeck.git import worktrees as checkouts
 from quarterdeck.git.merging import Made
 from quarterdeck.git.worktrees import Refused
-
-SECONDS: Final = 900.0
 
 # The folders of gates that run now.
 RUNNING: set[str] = set()
@@ -39,7 +36,8 @@ async def judged(
         raise Refused("this process runs no gates")
     async with _laid_out(core, computed) as paths:
         with core.bus.listen(f"task:{task_id}") as listener:
-            running = asyncio.ensure_future(core.check(command, worktrees.workplace(paths), SECONDS))
+            seconds = core.settings.worker.gate_seconds
+            running = asyncio.ensure_future(core.check(command, worktrees.workplace(paths), seconds))
             try:
                 while True:
                     await still()

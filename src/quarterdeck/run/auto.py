@@ -21,7 +21,6 @@ from quarterdeck.run.agent_run import Failed, JobRun
 from quarterdeck.run.checks import check
 from quarterdeck.run.looks import first_look
 
-ACCEPTANCE_SECONDS: Final = 1800.0
 _PATCH: Final = 2_000_000
 _FILES: Final = 200
 _TAIL: Final = 4_000
@@ -173,7 +172,8 @@ async def _judge(
         return await _failed(run, ground, result, auto.NO_CHANGES, f"{why} It said: {said}" if said else why)
     if command:
         await run.note(step="acceptance", text=command)
-        verdict = await check(run.core, command, ground.cwd, ACCEPTANCE_SECONDS, home=ground.home)
+        seconds = run.core.settings.worker.acceptance_seconds
+        verdict = await check(run.core, command, ground.cwd, seconds, home=ground.home)
         result["acceptance"] = {
             "command": command,
             "passed": verdict.passed,
