@@ -199,8 +199,10 @@ async def _failed(run: JobRun, ground: Ground, result: dict[str, Any], reason: s
 
 
 async def _files(run: JobRun, ground: Ground, result: dict[str, Any]) -> list[File]:
-    """The transcript and the patch, and the names of the changed files into the result."""
+    """The transcript, the patch and what the check said; the names of changed files go into the result."""
     files = [File(LOG, "text/plain", log)] if (log := await run.log()) else []
+    if said := result.get("acceptance", {}).get("output_tail"):
+        files.append(File("acceptance.txt", "text/plain", said.encode()))
     try:
         diff = await worktrees.diff(run.core, ground.caller, ground.task_id, max_patch=_PATCH, committed=True)
     except QuarterdeckError as error:
