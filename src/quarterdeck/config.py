@@ -105,6 +105,8 @@ class WorkerSettings(_Section):
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     grace_seconds: Annotated[float, Field(gt=0)] = 2.0
     log_cap_bytes: Annotated[int, Field(ge=65_536)] = 4 * 1024 * 1024
+    acceptance_seconds: Annotated[float, Field(gt=0)] = 1800.0
+    gate_seconds: Annotated[float, Field(gt=0)] = 900.0
     # Names of the core's own environment that agents get: provider keys and base URLs beside the usual ones.
     pass_env: Names = []
     sandbox: Literal["auto", "required", "off"] = "auto"

@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -15,6 +16,7 @@ from quarterdeck.core import board, life, projects, reviews, tasks, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.records import Task, Worktree
+from quarterdeck.run.checks import check
 from tests.git_repo import GitRepo
 
 ANN = Caller("ann", "maintainer")
@@ -85,6 +87,7 @@ async def review_core(
         (data / "quarterdeck.db").write_bytes(await template())
     sources = [GitRepo(path) if fresh else GitRepo.at(path) for path in paths]
     async with life.opened(settings, data, serving=False) as core:
+        core.check = partial(check, core)
         if not fresh:
             yield Desk(core, sources, (await projects.listing(core, ANN, 1))[0][0].id)
             return

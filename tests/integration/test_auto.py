@@ -63,6 +63,10 @@ def test_the_acceptance_command_decides_whatever_the_agent_says(board: Board) ->
     assert job["result"]["acceptance"]["exit_code"] == 1
     assert "checking" in job["result"]["acceptance"]["output_tail"]
     assert board.state(wrong) == "failed"
+    assert not board.run(wrong)["success"]
+    assert "It said:\n\nchecking\n" in (board.home(wrong) / "prompt.txt").read_text()
+    said = board.core.request("GET", f"/api/jobs/{job['job_id']}/files/acceptance.txt", board.core.token)
+    assert said.json()["text"] == "checking\n"
     right = board.task(project, "write answer.txt right")
     assert board.run(right)["result"]["acceptance"]["passed"]
     assert board.state(right) == "review"

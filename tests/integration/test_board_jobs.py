@@ -29,7 +29,7 @@ NO_JOB = "job_" + "z" * 20
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     folder = tmp_path_factory.mktemp("jobs")
     config(folder / "data")
-    with Core(folder / "data") as core:
+    with Core(folder / "data", QUARTERDECK_WORKER__GRACE_SECONDS="30") as core:
         yield Board(core, folder)
 
 
@@ -139,6 +139,56 @@ def test_what_cannot_start_says_what_to_do(board: Board, project: str, finished:
     refused = board.refused("jobs_submit", task_id=done, action="start_agent")
     assert (refused["code"], refused["next_tool"]) == ("NOT_STARTED", "review")
     assert board.refused("jobs_submit", task_id=done, action="fly")["code"] == "UNSUPPORTED_ACTION"
+
+
+def test_a_blocked_task_is_not_started_and_says_why(board: Board, project: str) -> None:
+    task = board.task(project, "write a.txt b")
+    board.done("tasks_move", task_id=task, status="IN_PROGRESS")
+    with Modern(board.core.url + "/mcp/orchestrator", board.core.token) as orchestrator:
+        orchestrator.done("task_update", task_id=task, action="block", reason="no key")
+    refused = board.refused("jobs_submit", task_id=task, action="start_agent")
+    assert (refused["code"], refused["blocked_reason"]) == ("START_BLOCKED", "no key")
+    assert "no key" in refused["message"] and "next_tool" not in {k for k, v in refused.items() if v}
+    assert board.refused("jobs_submit", task_id=task, action="stop_agent")["code"] == "NOT_RUNNING"
+    board.done("tasks_move", task_id=task, status="IN_PROGRESS")
+    assert board.run(task)["success"]
+
+
+def test_a_start_behind_a_run_that_is_still_ending_is_queued(
+    board: Board, project: str, tmp_path: Path
+) -> None:
+    began, go = tmp_path / "began", tmp_path / "go"
+    task = board.task(project, "deaf", f"touch {began}", f"wait {go}", "append a.txt b")
+    first = board.start(task)
+    until(began.exists, "begun")
+    assert board.done("jobs_submit", task_id=task, action="stop_agent")["code"] == "STOP_QUEUED"
+    queued = board.done("jobs_submit", task_id=task, action="start_agent")
+    assert (queued["success"], queued["code"], queued["job_id"] != first) == (True, "START_QUEUED", True)
+    assert queued["next_tool"] == "jobs_wait"
+    go.touch()
+    assert board.ended(task, queued["job_id"])["success"]
+
+
+def test_a_job_that_no_worker_would_take_says_so(tmp_path: Path) -> None:
+    config(tmp_path / "data")
+    with Core(tmp_path / "data", QUARTERDECK_WORKER__CONCURRENCY="0") as core:
+        board = Board(core, tmp_path)
+        task = board.task(board.project(board.repo()), "write a.txt b")
+        missing = board.done("jobs_submit", task_id=task, action="start_agent")
+        assert (missing["success"], missing["code"], missing["status"]) == (
+            True,
+            "JOB_RUNNER_MISSING",
+            "queued",
+        )
+        assert "worker.concurrency" in missing["hint"] and missing["runtime"]["is_pending"]
+        job = {"job_id": missing["job_id"], "task_id": task}
+        for tool, more in (("jobs_get", {}), ("jobs_wait", {"timeout_seconds": 0.05})):
+            told = board.done(tool, **job, **more)
+            assert (told["success"], told["code"]) == (False, "JOB_RUNNER_MISSING")
+            assert "no worker" in told["message"]
+        again = board.done("jobs_submit", task_id=task, action="start_agent")
+        assert (again["code"], again["job_id"]) == ("JOB_RUNNER_MISSING", job["job_id"])
+        assert board.done("jobs_cancel", **job)["code"] == "JOB_CANCELLED"
 
 
 def test_arguments_choose_the_agent_but_never_another_task(board: Board, project: str) -> None:

@@ -15,8 +15,10 @@ from quarterdeck.core import queue
 from quarterdeck.core.queue import Ending, File
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict, Invalid, NotFound, RateLimited
-from quarterdeck.domain.records import Job
+from quarterdeck.domain.jobs import Waiting
+from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.store import artifacts, jobs
+from quarterdeck.store.admission import waiting_for
 from quarterdeck.store.tx import Tx
 from tests.jobs import ANN, BOB, DONE, KINDS, OnAQueue, Queue, a_queue, put, run_on_a_queue
 from tests.store import ask
@@ -33,6 +35,31 @@ def test_the_urgent_come_first_and_of_these_the_oldest(on_a_queue: OnAQueue) -> 
         order = [(await it.take()).id for _ in range(4)]
         assert order == [urgent.id, normal.id, later.id, low.id]
         assert await it.claim() is None
+
+    on_a_queue(body)
+
+
+def test_what_a_job_waits_for_is_known_and_whether_any_worker_would_take_it(on_a_queue: OnAQueue) -> None:
+    async def body(it: Queue) -> None:
+        job = await it.put(place="here")
+
+        async def waiting(minutes: int = 60) -> Any:
+            return await it.do(waiting_for, job, minutes * 60_000_000)
+
+        async def arrive(name: str, place: str, room: int) -> None:
+            await it.do(queue.arrive, WorkerRow(name, place, "host", 1, KINDS, room, 0, 0))
+
+        nobody = Waiting("no worker runs jobs where it belongs", missing=True)
+        assert await waiting() == nobody
+        await arrive("elsewhere", "there", 3)
+        await arrive("resting", "here", 0)
+        assert await waiting() == nobody
+        await arrive("w", "here", 1)
+        assert await waiting() is None
+        assert await waiting(-1) == nobody, "a worker that was not heard of is none"
+        await it.put(place="here", priority=0)
+        await it.take("w", place="here")
+        assert await waiting() == Waiting("all 1 places for jobs are taken")
 
     on_a_queue(body)
 

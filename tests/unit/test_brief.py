@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarterdeck.core.brief import BUDGET_TOKENS, CHARACTERS_A_TOKEN, Material, Place, compile_brief
-from quarterdeck.domain.records import Decision, Pattern, Phase, Plan, Review, Task
+from quarterdeck.domain.records import Decision, Job, Pattern, Phase, Plan, Review, Task
 
 
 def task(**values: Any) -> Task:
@@ -36,6 +36,12 @@ def rejected(text: str, *comments: dict[str, Any]) -> Review:
     return Review("r", "t", "rejected", "bob", text, {"comments": list(comments)}, 5)
 
 
+def failed(said: str) -> Job:
+    filled: dict[str, Any] = dict.fromkeys(Job.__slots__)
+    summary = "The acceptance command ended with exit code 1: make check"
+    return Job(**filled | {"summary": summary, "result": {"acceptance": {"output_tail": said}}})
+
+
 def full(**values: Any) -> Material:
     """A task about which everything is known."""
     own = task(acceptance_criteria=["it greets", "it is tested"], plan_id="plan", phase_id="one")
@@ -54,6 +60,7 @@ def full(**values: Any) -> Material:
         "neighbours": [own, task(id="other", title="Say goodbye", phase_id="one", status="completed")],
         "scratchpad": "I looked at main.py.",
         "feedback": [rejected("Not friendly.", {"path": "main.py", "line": 3, "text": "add a name"})],
+        "failure": failed("tests: 1 failed"),
         "decisions": [Decision("d", "ada", None, "Tone", "Be kind", "It worked", 0.9, [], 2)],
         "patterns": [Pattern("p", "ada", "Greet", "How to", {}, {"steps": ["a", "b"]}, 0.5, 2, 1, 1)],
     }
@@ -76,6 +83,7 @@ def test_everything_that_is_known_is_told() -> None:
             "I looked at main.py.",
             "Not friendly.",
             "main.py:3: add a name",
+            "ended with exit code 1: make check\n\nIt said:\n\ntests: 1 failed",
             "Tone: Be kind Outcome: It worked",
         ),
         *("Greet: How to (used 2 times, 50% well)", "steps: a, b"),

@@ -48,6 +48,8 @@ EVERY_KEY: dict[str, tuple[Any, str, str]] = {
     "worker.lease_seconds": (2.5, "2.5", "2.5"),
     "worker.max_attempts": (5, "5", "5"),
     "worker.grace_seconds": (0.5, "0.5", "0.5"),
+    "worker.acceptance_seconds": (60.5, "60.5", "60.5"),
+    "worker.gate_seconds": (60.5, "60.5", "60.5"),
     "worker.log_cap_bytes": (65_536, "65536", "65536"),
     "worker.pass_env": (["A", "B"], '["A", "B"]', "A,B"),
     "worker.sandbox": ("required", '"required"', "required"),

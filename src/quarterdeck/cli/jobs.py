@@ -16,6 +16,7 @@ app = typer.Typer(help="List, show, cancel and retry jobs.", no_args_is_help=Tru
 JobId = Annotated[str, typer.Argument(help="The job's id.", autocompletion=job_ids)]
 _POLL_SECONDS = 25
 _WAIT_SECONDS = 25.0
+_LAST_LINES = 10
 _LIVE = ("QUEUED", "RUNNING", "STALE")
 
 
@@ -68,10 +69,16 @@ def one(job_id: JobId, data_dir: DataDir = None, json_: AsJson = False) -> None:
             ("attempt", job["attempt"]),
             ("summary", job["summary"]),
             ("reason", job["reason"]),
+            ("output", "\n".join(_last_words(job))),
             ("cost", show.money(job["cost_usd"])),
             ("files", "\n".join(f"{each['name']} ({each['size']} bytes)" for each in job["files"])),
         ]
     )
+
+
+def _last_words(job: Row) -> list[str]:
+    """The end of what a job that failed had said, or its acceptance command."""
+    return str((job["result"] or {}).get("log_tail") or "").rstrip().splitlines()[-_LAST_LINES:]
 
 
 @app.command("file")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from quarterdeck.core import board, lineage, queue, settings, tasks
@@ -13,8 +13,8 @@ from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, NotFound, QuarterdeckError, Unavailable
 from quarterdeck.domain.ids import new_id
-from quarterdeck.domain.jobs import LIVE
-from quarterdeck.domain.records import Job, Review, Task
+from quarterdeck.domain.jobs import LIVE, Waiting
+from quarterdeck.domain.records import Job, Review, Task, Transition
 from quarterdeck.events import Event
 from quarterdeck.store import admission, jobs, log
 from quarterdeck.store import projects as project_rows
@@ -30,13 +30,16 @@ NO_CHANGES: Final = "NO_CHANGES"
 ACCEPTANCE_FAILED: Final = "ACCEPTANCE_FAILED"
 
 _PRIORITY: Final = {"urgent": 0, "high": 0, "medium": 1, "low": 2}
+_STARTABLE: Final = ("pending", "approved", "failed", "in_progress")
+# What a claim takes to in_progress: a task may have been blocked since its start, or by an attempt before.
 _TAKEN: Final = ("pending", "approved", "failed", "blocked")
-_STARTABLE: Final = (*_TAKEN, "in_progress")
 _REASON: Final = 4000
 _REVIEWS: Final = 20
 _FACTS: Final[tuple[str, ...]] = ("commits", "files", "insertions", "deletions", "changed_files")
 _QUIET_SECONDS: Final = 30.0
 _START_TRIES: Final = 3
+# A worker that was not heard of for a lease is gone, and for so long at least.
+_PATIENCE_SECONDS: Final = 60.0
 
 
 class NotStarted(Conflict):
@@ -45,11 +48,16 @@ class NotStarted(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A job with its task, and why it still waits."""
+    """A job with its task, why it still waits, and how the task came to be blocked.
+
+    `behind`: it was started while the last processes of an earlier run were being ended.
+    """
 
     job: Job
     task: Task
-    waiting: str | None = None
+    waiting: Waiting | None = None
+    blocked: Transition | None = None
+    behind: bool = False
 
     @property
     def live(self) -> bool:
@@ -72,20 +80,22 @@ async def start(
         live = await core.db.read(caller, jobs.live_of_task, task_id, [KIND])
         chosen = None if live else await choose(core, task, agent)
         spec = {"action": "start_agent", "model": model, "by": caller.actor}
-        started = await core.db.tx(caller, _submit, task_id, chosen, spec, timeout_s, core.place)
+        behind = task_id in _turns
+        started = await core.db.tx(caller, _submit, core, task_id, chosen, spec, timeout_s)
         if started is not None:
-            return started
+            view, fresh = started
+            return replace(view, behind=behind and fresh), fresh
     raise NotStarted(f"the jobs of task {task_id} come and go", code="NOT_STARTED", hint="try again")
 
 
 def _submit(
-    tx: Tx, task_id: str, agent: Agent | None, spec: dict[str, Any], timeout_s: int | None, place: str
+    tx: Tx, core: Core, task_id: str, agent: Agent | None, spec: dict[str, Any], timeout_s: int | None
 ) -> tuple[View, bool] | None:
     """The live job, or a new one for the agent; None when there is neither."""
     task = tasks.held(tx, task_id)
     check_type(task)
     if running := jobs.live_of_task(tx, task_id, [KIND]):
-        return _view(tx, running[-1], task), False
+        return _view(tx, core, running[-1], task), False
     _check_startable(tx, task)
     if agent is None:
         return None
@@ -98,10 +108,10 @@ def _submit(
         task_id=task.id,
         project_id=task.project_id,
         timeout_s=timeout_s or TIMEOUT_SECONDS,
-        place=place,
+        place=core.place,
         user_id=task.user_id,
     )
-    return _view(tx, job, task), True
+    return _view(tx, core, job, task), True
 
 
 def check_type(task: Task, wanted: str = "AUTO") -> None:
@@ -119,6 +129,17 @@ def check_type(task: Task, wanted: str = "AUTO") -> None:
 
 
 def _check_startable(tx: Tx, task: Task) -> None:
+    if task.status == "blocked":
+        blocked = tasks.blocked(tx, task)
+        reason = blocked.reason if blocked else None
+        # No next tool: who follows it without looking would overrule whoever blocked it.
+        raise NotStarted(
+            f"task {task.id} is blocked" + (f": {reason}" if reason else ""),
+            field="task_id",
+            hint="when that is settled, tasks_move it to IN_PROGRESS and start it",
+            code="START_BLOCKED",
+            blocked_reason=reason,
+        )
     if task.status not in _STARTABLE:
         raise NotStarted(
             f"task {task.id} is in {task.status}: there is nothing to start",
@@ -240,7 +261,7 @@ async def cancel(core: Core, caller: Caller, task_id: str, job_id: str) -> tuple
 
 async def get(core: Core, caller: Caller, task_id: str, job_id: str) -> View:
     """A job of the caller's task, or NotFound naming the argument."""
-    return await core.db.read(caller, lambda tx: _view(tx, *_found(tx, task_id, job_id)))
+    return await core.db.read(caller, lambda tx: _view(tx, core, *_found(tx, task_id, job_id)))
 
 
 async def events(
@@ -249,7 +270,7 @@ async def events(
     """A page of what happened to a job, oldest first, and how much there is."""
 
     def body(tx: Tx) -> tuple[View, list[Event], int]:
-        view = _view(tx, *_found(tx, task_id, job_id))
+        view = _view(tx, core, *_found(tx, task_id, job_id))
         return view, log.of_entity(tx, job_id, limit, offset), log.count_of_entity(tx, job_id)
 
     return await core.db.read(caller, body)
@@ -263,9 +284,10 @@ def _found(tx: Tx, task_id: str, job_id: str) -> tuple[Job, Task]:
     return job, task
 
 
-def _view(tx: Tx, job: Job, task: Task) -> View:
-    waits = job.state in ("QUEUED", "STALE")
-    return View(job, task, admission.waiting_for(tx, job) if waits else None)
+def _view(tx: Tx, core: Core, job: Job, task: Task) -> View:
+    patience = int(max(core.settings.worker.lease_seconds, _PATIENCE_SECONDS) * 1_000_000)
+    waiting = admission.waiting_for(tx, job, patience) if job.state in ("QUEUED", "STALE") else None
+    return View(job, task, waiting, tasks.blocked(tx, task))
 
 
 def _started(tx: Tx, job: Job) -> None:

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
-from quarterdeck.domain.records import Decision, Pattern, Phase, Plan, Review, Task
+from quarterdeck.domain.jobs import LIVE
+from quarterdeck.domain.records import Decision, Job, Pattern, Phase, Plan, Review, Task
+from quarterdeck.store import jobs as job_rows
 from quarterdeck.store import memory as memory_rows
 from quarterdeck.store import plans as plan_rows
 from quarterdeck.store import projects as project_rows
@@ -29,19 +31,21 @@ _DECISIONS: Final = 5
 _PATTERNS: Final = 3
 _FEEDBACK: Final = 5
 _REVIEWS: Final = 50
+_RUNS: Final = 5
 _LINE: Final = 2_000
 
-_SERVED: Final = ("task", "criteria", "feedback", "scratchpad", "plan", "decisions", "patterns")
+_SERVED: Final = ("task", "criteria", "feedback", "failure", "scratchpad", "plan", "decisions", "patterns")
 _HEADINGS: Final = {
     "task": "Task",
     "criteria": "Acceptance criteria",
     "feedback": "Review feedback on the earlier work",
+    "failure": "How the last run failed",
     "scratchpad": "Scratchpad",
     "plan": "Where the task stands in its plan",
     "decisions": "Related decisions",
     "patterns": "Patterns that worked before",
 }
-_READ: Final = ("task", "criteria", "feedback", "plan", "scratchpad", "decisions", "patterns")
+_READ: Final = ("task", "criteria", "feedback", "failure", "plan", "scratchpad", "decisions", "patterns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Material:
     neighbours: Sequence[Task] = ()
     scratchpad: str = ""
     feedback: Sequence[Review] = ()
+    failure: Job | None = None
     decisions: Sequence[Decision] = ()
     patterns: Sequence[Pattern] = ()
 
@@ -100,6 +105,7 @@ async def gather(core: Core, caller: Caller, task_id: str, places: Sequence[Plac
             "neighbours": plan_rows.tasks_of(tx, plan.id) if plan else [],
             "scratchpad": scratchpads.get(tx, task_id),
             "feedback": _rejections(review_rows.of_task(tx, task_id, _REVIEWS)),
+            "failure": _failure(tx, task_id),
             "own": memory_rows.decisions_of(tx, task_id)[:_DECISIONS],
         }
 
@@ -124,6 +130,13 @@ async def gather(core: Core, caller: Caller, task_id: str, places: Sequence[Plac
 def _rejections(reviews: Sequence[Review]) -> list[Review]:
     """What was found wanting, the newest at the end."""
     return [each for each in reviews if each.kind == "rejected"][-_FEEDBACK:]
+
+
+def _failure(tx: Tx, task_id: str) -> Job | None:
+    """The last run that came to an end, if it failed."""
+    runs, _ = job_rows.of_task(tx, task_id, _RUNS)
+    last = next((job for job in runs if job.kind == "auto" and job.state not in LIVE), None)
+    return last if last is not None and last.state == "FAILED" else None
 
 
 def compile_brief(
@@ -167,7 +180,7 @@ def _fitted(name: str, body: str, room: int) -> str | None:
         return None
     note = _cut_note(kept, len(body))
     # Of notes and feedback the newest part matters; they are at the end.
-    if name in ("scratchpad", "feedback"):
+    if name in ("scratchpad", "feedback", "failure"):
         return _whole(name, f"{note}\n{body[-kept:]}")
     return _whole(name, f"{body[:kept]}\n{note}")
 
@@ -219,6 +232,7 @@ def _sections(material: Material) -> dict[str, str]:
         + (f"\n\n{task.description.strip()}" if task.description and task.description.strip() else ""),
         "criteria": "\n".join(f"- {_line(each)}" for each in task.acceptance_criteria),
         "feedback": "\n\n".join(_feedback(each) for each in material.feedback),
+        "failure": _failed(material.failure) if material.failure else "",
         "scratchpad": material.scratchpad.strip(),
         "plan": _plan(material),
         "decisions": "\n".join(_decision(each) for each in material.decisions),
@@ -231,6 +245,11 @@ def _feedback(review: Review) -> str:
     for comment in review.data.get("comments") or ():
         lines.append(f"- {_comment(comment)}")
     return "\n".join(lines)
+
+
+def _failed(job: Job) -> str:
+    said = str(((job.result or {}).get("acceptance") or {}).get("output_tail") or "").strip()
+    return (job.summary or "It failed.") + (f"\n\nIt said:\n\n{said}" if said else "")
 
 
 def _comment(comment: Any) -> str:

@@ -11,6 +11,7 @@ import structlog
 from quarterdeck import paths
 from quarterdeck.config import Settings
 from quarterdeck.domain.agents import Agent
+from quarterdeck.domain.checks import Verdict
 from quarterdeck.events import Bus
 from quarterdeck.store.db import Database
 
@@ -48,6 +49,7 @@ class Core:
     # What only `run` can do; the server lends it to the core.
     terminal: "Terminal | None" = None
     find_program: Callable[[Agent], Awaitable[object]] | None = None
+    check: Callable[[str, Path, float], Awaitable[Verdict]] | None = None
     _place: str | None = None
 
     @property

@@ -1,98 +1,73 @@
-"""A project's own command, run on a tree of files: its exit code decides, its output is told."""
+"""A project's gate: its command, run on what the target branches would become, before a merge lands."""
 
 import asyncio
 import contextlib
-import os
-import signal
-from asyncio.subprocess import STDOUT, Process
-from dataclasses import dataclass
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
 
-TIMEOUT_SECONDS: Final = 900.0
-TAIL: Final = 4_000
+from quarterdeck.core import worktrees
+from quarterdeck.core.context import Core
+from quarterdeck.domain.checks import Verdict
+from quarterdeck.domain.ids import new_id
+from quarterdeck.domain.records import Worktree
+from quarterdeck.git import worktrees as checkouts
+from quarterdeck.git.merging import Made
+from quarterdeck.git.worktrees import Refused
 
-_CHUNK: Final = 1 << 16
-_GRACE_SECONDS: Final = 2.0
-# Standard input is a pipe from the core: when the core is killed it breaks, and all of the session ends.
-_SCRIPT: Final = """exec 3<&0 0</dev/null
-(cat <&3; kill -KILL 0) >/dev/null 2>&1 &
-exec 3<&-
-/bin/sh -c "$1"
-"""
-_PASSED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "SHELL")
+# The folders of gates that run now.
+RUNNING: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a command ended; `code` is None when it took too long. `output` is its last part."""
-
-    code: int | None
-    output: str
-
-    @property
-    def passed(self) -> bool:
-        return self.code == 0
+def root(core: Core) -> Path:
+    """Where the folders of all gates of this data directory are."""
+    return core.data_dir / "gates"
 
 
-async def run(command: str, folder: Path, *, seconds: float = TIMEOUT_SECONDS) -> Verdict:
-    """Run a shell command in a folder, in a session and an environment of its own; nothing of it is left."""
-    kept = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    # A pipe of our own: asyncio would wait for one of its own until whatever was left behind closes it.
-    ours, theirs = os.pipe()
-    lifeline, ours_alone = os.pipe()
+async def judged(
+    core: Core,
+    task_id: str,
+    command: str,
+    computed: Sequence[tuple[Worktree, Made]],
+    still: Callable[[], Awaitable[None]],
+) -> Verdict:
+    """The gate's verdict. It ends early with the core, and when `still` refuses after the task changed."""
+    if core.check is None:
+        raise Refused("this process runs no gates")
+    async with _laid_out(core, computed) as paths:
+        with core.bus.listen(f"task:{task_id}") as listener:
+            seconds = core.settings.worker.gate_seconds
+            running = asyncio.ensure_future(core.check(command, worktrees.workplace(paths), seconds))
+            try:
+                while True:
+                    await still()
+                    heard = asyncio.ensure_future(listener.wait())
+                    await asyncio.wait({running, heard}, return_when=asyncio.FIRST_COMPLETED)
+                    heard.cancel()
+                    if running.done():
+                        return running.result()
+                    if listener.closed:
+                        raise Refused("the core is stopping")
+            finally:
+                running.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await running
+
+
+@contextlib.asynccontextmanager
+async def _laid_out(core: Core, computed: Sequence[tuple[Worktree, Made]]) -> AsyncIterator[list[Path]]:
+    """Checkouts of what the targets would become, each below the name of the task's own worktree."""
+    folder = root(core) / new_id()
+    trees = [(Path(each.repo_path), folder / Path(each.path).name, made.commit) for each, made in computed]
+    RUNNING.add(folder.name)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", _SCRIPT, "sh", command),
-            cwd=folder,
-            env={**kept, "CI": "true", "GIT_TERMINAL_PROMPT": "0"},
-            stdin=lifeline,
-            stdout=theirs,
-            stderr=STDOUT,
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(ours)
-        os.close(ours_alone)
-        raise
+        for tree in trees:
+            await checkouts.add_detached(*tree)
+        yield [path for _, path, _ in trees]
     finally:
-        os.close(theirs)
-        os.close(lifeline)
-    said = bytearray()
-    reading = asyncio.ensure_future(_read(ours, said))
-    try:
-        async with asyncio.timeout(seconds):
-            code: int | None = await process.wait()
-    except TimeoutError:
-        code = None
-    finally:
-        await _end(process, reading)
-        os.close(ours_alone)
-    return Verdict(code, said.decode("utf-8", "replace").replace("\0", ""))
-
-
-async def _read(pipe: int, into: bytearray) -> None:
-    reader = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(reader)
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(pipe, "rb", buffering=0))
-    try:
-        while chunk := await reader.read(_CHUNK):
-            into += chunk
-            del into[:-TAIL]
-    finally:
-        transport.close()
-
-
-async def _end(process: Process, reading: "asyncio.Future[None]") -> None:
-    """End the command and all that it started in its session, kindly at first."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_SECONDS):
-                await asyncio.gather(process.wait(), asyncio.shield(reading))
-                return
-    reading.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await reading
+        try:
+            for repo, path, _ in trees:
+                await checkouts.remove(repo, path, None)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        finally:
+            RUNNING.discard(folder.name)

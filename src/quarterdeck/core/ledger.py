@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from quarterdeck.core import landings, merges, queue, tasks, worktrees
+from quarterdeck.core import gates, landings, merges, queue, tasks, worktrees
 from quarterdeck.core.context import Core
 from quarterdeck.domain import callers
 from quarterdeck.domain.errors import QuarterdeckError
@@ -243,8 +243,8 @@ async def _folders(core: Core) -> list[Drift]:
                     mend=partial(asyncio.to_thread, _removed if empty else _moved_away, path, core.data_dir),
                 )
             )
-    for path in await asyncio.to_thread(_children, core.data_dir / "gates"):
-        if path.name not in merges.GATES:
+    for path in await asyncio.to_thread(_children, gates.root(core)):
+        if path.name not in gates.RUNNING:
             found.append(
                 Drift(
                     "gate_left",
@@ -303,7 +303,7 @@ def _of_repository(
     listed: list[checkouts.Listed],
     branches: list[str],
 ) -> list[Drift]:
-    own = (worktrees.root(core), core.data_dir / "gates")
+    own = (worktrees.root(core), gates.root(core))
     found = [
         Drift(
             "record_stale",

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -20,7 +21,6 @@ from quarterdeck.core.context import Core
 from quarterdeck.core.landings import Plan
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, QuarterdeckError
-from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.records import Merge, Project, Review, Task, Worktree
 from quarterdeck.git import landing, merging
 from quarterdeck.git import worktrees as checkouts
@@ -37,14 +37,12 @@ _TRIES: Final = 3
 _STOP_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.1
 _SUBJECT: Final = 200
+_MERGEABLE: Final = ("review", "completed")
 
 logger = structlog.get_logger()
 
 # Called when nothing else stands against a merge: end what still works in the task's worktrees.
 STOPPING: list[Callable[[Core, Caller, Task], Awaitable[None]]] = []
-
-# The folders of gates that run now.
-GATES: set[str] = set()
 
 _queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 _busy: set[str | None] = set()
@@ -118,7 +116,7 @@ async def _aside(core: Core, work: Coroutine[Any, Any, Outcome]) -> Outcome:
 async def _merge(
     core: Core, caller: Caller, task_id: str, strategy: MergeStrategy, message: str | None
 ) -> Outcome:
-    async with _at_rest(core, caller, task_id, "MERGE_FAILED", ("review", "completed")) as work:
+    async with _at_rest(core, caller, task_id, "MERGE_FAILED", _MERGEABLE) as work:
         if await settings.get(core, "general.require_review_approval"):
             await _require_approval(work)
         notes = await _settled(core, work)
@@ -257,9 +255,10 @@ async def _landed(
     """Compute, check and land; again when a target moved on meanwhile, or somebody still wrote."""
     alone = False
     for _ in range(_TRIES + 1):
+        computed = await _computed(core, work, strategy, message, "MERGE")
         plans = [
             Plan(each, made, Move(Path(each.repo_path), each.target, made.onto.old, made.commit))
-            for each, made in await _computed(core, work, strategy, message, "MERGE")
+            for each, made in computed
             if not made.empty
         ]
         if not plans:
@@ -268,10 +267,11 @@ async def _landed(
                 f"task {work.task.id} has no changes that its target lacks",
                 "reject it, or end it with tasks_move",
             )
-        await _gated(core, work, plans)
+        await _gated(core, caller, work, computed)
         with contextlib.suppress(Moved):
             await _tried(plans)
             if alone or await _unchanged_alone(core, caller, work):
+                await core.db.read(caller, _check_mergeable, work.task.id)
                 await landings.carry_out(core, caller, work.task, plans, strategy)
                 return plans
             alone = True
@@ -314,45 +314,31 @@ async def _computed(
     return found
 
 
-async def _gated(core: Core, work: _Work, plans: Sequence[Plan]) -> None:
-    """Run the project's gate on what each target would become, in a folder of its own."""
+async def _gated(core: Core, caller: Caller, work: _Work, computed: Sequence[tuple[Worktree, Made]]) -> None:
+    """Run the project's gate on what the targets would become."""
     command = work.project.gate_command if work.project else None
     if not command:
         return
-    for plan in plans:
-        repo, path = plan.move.repo, core.data_dir / "gates" / new_id()
-        GATES.add(path.name)
-        try:
-            await checkouts.add_detached(repo, path, plan.move.new)
-            verdict = await _judged(core, command, path)
-        finally:
-            await checkouts.remove(repo, path, None)
-            GATES.discard(path.name)
-        if not verdict.passed:
-            how = "took too long" if verdict.code is None else f"ended with exit code {verdict.code}"
-            raise _failed(
-                "MERGE_FAILED",
-                f"the gate of the project {how} on {plan.worktree.target} of {repo.name}",
-                "see gate_output; nothing was merged",
-                gate_output=verdict.output,
-            )
+    still = partial(core.db.read, caller, _check_mergeable, work.task.id)
+    verdict = await gates.judged(core, work.task.id, command, computed, still)
+    if not verdict.passed:
+        raise _failed(
+            "MERGE_FAILED",
+            f"the gate of the project {verdict.how}",
+            "see gate_output; nothing was merged",
+            gate_output=verdict.output,
+        )
 
 
-async def _judged(core: Core, command: str, path: Path) -> gates.Verdict:
-    """The gate's verdict; a core that stops waits for none."""
-    with core.bus.listen("merge:stop") as listener:
-        running = asyncio.ensure_future(gates.run(command, path))
-        leaving = asyncio.ensure_future(listener.wait())
-        try:
-            await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                raise Refused("the core is stopping")
-            return running.result()
-        finally:
-            for each in (running, leaving):
-                each.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await each
+def _check_mergeable(tx: Tx, task_id: str) -> None:
+    """Refuse to go on with a task that somebody moved or deleted meanwhile."""
+    task = tasks.seen(tx, task_id)
+    if task.status not in _MERGEABLE:
+        raise Conflict(
+            f"task {task_id} was moved to {task.status} while it was being merged",
+            hint="nothing was merged",
+            code="ACTION_NOT_ALLOWED",
+        )
 
 
 async def _tried(plans: Sequence[Plan]) -> None:

@@ -161,12 +161,6 @@ async def _check(core: Core, caller: Caller, task: Task, worktree_path: str | No
         )
 
 
-def workplace(checkouts: list[Worktree]) -> Path:
-    """Where an agent works: in the checkout, or in the folder around several."""
-    first = Path(checkouts[0].path)
-    return first if len(checkouts) == 1 else first.parent
-
-
 def places(checkouts: list[Worktree]) -> list[brief.Place]:
     return [brief.Place(Path(each.path).name, each.path, each.branch, each.target) for each in checkouts]
 
@@ -180,7 +174,7 @@ async def _open(
     agent: Agent | None,
     checkouts: list[Worktree],
 ) -> Pair:
-    cwd, home = workplace(checkouts), home_of(core, task.id)
+    cwd, home = worktrees.workplace([Path(each.path) for each in checkouts]), home_of(core, task.id)
     material = await brief.gather(core, caller, task.id, places(checkouts))
     assert material is not None, "the task was there a moment ago"
     earlier = await resumable(core, caller, task.id, agent, home)

@@ -1,6 +1,5 @@
 """One task with all that was said and done about it, in measured amounts."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -12,10 +11,9 @@ from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict, Invalid
 from quarterdeck.domain.ids import iso
 from quarterdeck.domain.jobs import CLAIMABLE, LIVE
-from quarterdeck.domain.records import Job, Review, Task, Transition
+from quarterdeck.domain.records import Job, Review, Task
 from quarterdeck.store import artifacts, reviews, scratchpads
 from quarterdeck.store import jobs as job_rows
-from quarterdeck.store import tasks as rows
 from quarterdeck.store.tx import Tx
 
 _RUNS: Final = 20
@@ -144,7 +142,7 @@ def _runtime(tx: Tx, task: Task) -> Runtime:
     live = [job for job in its_jobs if job.state in LIVE]
     running = any(job.state == "RUNNING" for job in live)
     waiting = next((job for job in live if job.state in CLAIMABLE), None)
-    blocked = _last(rows.history(tx, task.id), "blocked") if task.status == "blocked" else None
+    blocked = tasks.blocked(tx, task)
     return Runtime(
         is_running=running and task.status != "review",
         is_reviewing=running and task.status == "review",
@@ -155,10 +153,6 @@ def _runtime(tx: Tx, task: Task) -> Runtime:
         pending_reason=f"{waiting.id} waits for a worker" if waiting else None,
         pending_at=iso(waiting.created_at) if waiting else None,
     )
-
-
-def _last(history: Sequence[Transition], status: str) -> Transition | None:
-    return next((each for each in reversed(history) if each.to_status == status), None)
 
 
 async def workplace(core: Core, caller: Caller, task_id: str) -> Workplace:

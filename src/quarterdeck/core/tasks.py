@@ -255,6 +255,13 @@ def _route(core: Core, task: Task) -> routing.Routing:
     )
 
 
+def blocked(tx: Tx, task: Task) -> Transition | None:
+    """When and why a task was blocked; None when it is not."""
+    if task.status != "blocked":
+        return None
+    return next((each for each in reversed(rows.history(tx, task.id)) if each.to_status == "blocked"), None)
+
+
 def held(tx: Tx, task_id: str) -> Task:
     """The caller's task, locked for this transaction, or NotFound."""
     return seen(tx, task_id, lock=True)

@@ -134,6 +134,11 @@ async def ensure(core: Core, caller: Caller, task_id: str) -> list[Worktree]:
     return await of(core, caller, task_id)
 
 
+def workplace(checkouts: Sequence[Path]) -> Path:
+    """Where agents and a project's commands run: in the checkout, or in the folder around several."""
+    return checkouts[0] if len(checkouts) == 1 else checkouts[0].parent
+
+
 def here(core: Core, known: Iterable[Worktree]) -> None:
     """Refuse worktrees that lie in another data directory."""
     for each in known:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 Kind = Literal["content", "relay", "auto", "prompt"]
@@ -20,6 +21,14 @@ CLAIMABLE: Final[tuple[State, ...]] = ("QUEUED", "STALE")
 MAX_ATTEMPTS: Final = 5
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a job waits for, in words without other users' names. `missing`: no worker would take it."""
+
+    words: str
+    missing: bool = False
 
 
 def new_job_id() -> str:

@@ -1,7 +1,6 @@
 """Runs the agent of an AUTO task in the task's own checkouts, and judges by what git and checks say."""
 
 import asyncio
-import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,35 +17,14 @@ from quarterdeck.git.worktrees import resolve
 from quarterdeck.run import interactive
 from quarterdeck.run.adapters.base import Assignment, Conversation, Outcome
 from quarterdeck.run.adapters.registry import adapter_of, model_of
-from quarterdeck.run.adapters.variables import environment
 from quarterdeck.run.agent_run import Failed, JobRun
-from quarterdeck.run.attempts import Attempt, Spec, recover, transcript
+from quarterdeck.run.checks import check
 from quarterdeck.run.looks import first_look
 
-ACCEPTANCE_SECONDS: Final = 1800.0
 _PATCH: Final = 2_000_000
 _FILES: Final = 200
 _TAIL: Final = 4_000
 _TEXT: Final = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """How an acceptance command ended."""
-
-    command: str
-    passed: bool
-    exit_code: int | None
-    tail: str
-
-    @property
-    def row(self) -> dict[str, Any]:
-        return {
-            "command": self.command,
-            "passed": self.passed,
-            "exit_code": self.exit_code,
-            "output_tail": self.tail,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +79,7 @@ async def _prepare(
         task_id=task_id,
         title=material.task.title,
         checkouts=checkouts,
-        cwd=pair.workplace(checkouts),
+        cwd=worktrees.workplace([Path(each.path) for each in checkouts]),
         home=pair.home_of(core, task_id),
         session=session,
     )
@@ -194,14 +172,18 @@ async def _judge(
         return await _failed(run, ground, result, auto.NO_CHANGES, f"{why} It said: {said}" if said else why)
     if command:
         await run.note(step="acceptance", text=command)
-        check = await _accept(run, ground, command)
-        result["acceptance"] = check.row
-        if not check.passed:
-            how = "was ended" if check.exit_code is None else f"ended with exit code {check.exit_code}"
-            result["log_tail"] = check.tail
-            return await _failed(
-                run, ground, result, auto.ACCEPTANCE_FAILED, f"The acceptance command {how}: {command[:500]}"
-            )
+        seconds = run.core.settings.worker.acceptance_seconds
+        verdict = await check(run.core, command, ground.cwd, seconds, home=ground.home)
+        result["acceptance"] = {
+            "command": command,
+            "passed": verdict.passed,
+            "exit_code": verdict.code,
+            "output_tail": verdict.output,
+        }
+        if not verdict.passed:
+            result["log_tail"] = verdict.output
+            said = f"The acceptance command {verdict.how}: {command[:500]}"
+            return await _failed(run, ground, result, auto.ACCEPTANCE_FAILED, said)
     look = await first_look(run, ground.caller, ground.task_id, ground.title, ground.cwd)
     if look is not None:
         result["first_look"] = look
@@ -217,8 +199,10 @@ async def _failed(run: JobRun, ground: Ground, result: dict[str, Any], reason: s
 
 
 async def _files(run: JobRun, ground: Ground, result: dict[str, Any]) -> list[File]:
-    """The transcript and the patch, and the names of the changed files into the result."""
+    """The transcript, the patch and what the check said; the names of changed files go into the result."""
     files = [File(LOG, "text/plain", log)] if (log := await run.log()) else []
+    if said := result.get("acceptance", {}).get("output_tail"):
+        files.append(File("acceptance.txt", "text/plain", said.encode()))
     try:
         diff = await worktrees.diff(run.core, ground.caller, ground.task_id, max_patch=_PATCH, committed=True)
     except QuarterdeckError as error:
@@ -230,36 +214,3 @@ async def _files(run: JobRun, ground: Ground, result: dict[str, Any]) -> list[Fi
     if patch:
         files.append(File("diff.patch", "text/x-diff", patch.encode()))
     return files
-
-
-async def _accept(run: JobRun, ground: Ground, command: str) -> Check:
-    """Run the project's acceptance command below a supervisor, in a clean environment, without a token."""
-    # Not in the run's own folder: a check that was interrupted must not make the agent run again.
-    folder = run.core.data_dir / "checks" / run.job.id
-    await recover(folder)
-    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    settings = run.core.settings
-    spec = Spec(
-        argv=["/bin/sh", "-c", command],
-        cwd=ground.cwd,
-        env=environment(Agent(id="acceptance", name="acceptance"), settings, ground.home),
-        lease_seconds=ACCEPTANCE_SECONDS,
-        deadline_seconds=ACCEPTANCE_SECONDS,
-        grace_seconds=settings.worker.grace_seconds,
-        log_cap_bytes=settings.worker.log_cap_bytes,
-    )
-    try:
-        attempt = await Attempt.start(folder / "check", spec)
-        try:
-            ended = await attempt.wait()
-        except BaseException:
-            attempt.cancel()
-            await attempt.wait()
-            raise
-        tail = (await asyncio.to_thread(transcript, folder / "check"))[-_TAIL:].decode("utf-8", "replace")
-        code = ended.code if ended.reason == "exited" and ended.signal is None else None
-        if ended.reason == "unstarted":
-            tail = f"{tail}\n{ended.error}".strip()
-        return Check(command, code == 0, code, tail)
-    finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -21,6 +21,7 @@ from quarterdeck.domain.errors import Conflict, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
+from quarterdeck.run import checks
 from quarterdeck.run.agent_run import Failed, JobRun, Lost, remove
 from quarterdeck.run.attempts import Recovered, recover
 
@@ -311,6 +312,7 @@ class Worker:
             0,
         )
         await self._core.db.tx(SYSTEM, queue.arrive, row)
+        await checks.sweep(self._core)
         left = await self._core.db.read(SYSTEM, queue.left_behind, self._core.place, list(_here))
         jobs = {f"{job.id}-{job.attempt}": job for job in left}
         for folder in await asyncio.to_thread(_folders, self.root):

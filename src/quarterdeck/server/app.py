@@ -21,6 +21,7 @@ from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.events import ALL
 from quarterdeck.paths import read_token, token_file, write_private
 from quarterdeck.run.adapters.programs import find
+from quarterdeck.run.checks import check
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.terminal import Tmux
 from quarterdeck.run.worker import Worker
@@ -71,6 +72,7 @@ class Application:
         opened = life.opened(self._settings, self._data_dir, self._url)
         async with opened as core, AsyncExitStack() as lifetime:
             core.terminal, core.find_program = Tmux(core), lambda agent: find(agent, self._settings)
+            core.check = partial(check, core)
             pair.watch(core)
             core.loopback = self._loopback
             await self._open(core, lifetime)

@@ -8,6 +8,7 @@ from quarterdeck.core import auto, waits
 from quarterdeck.core.auto import View
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.ids import iso
+from quarterdeck.domain.jobs import Waiting
 from quarterdeck.domain.records import Job
 from quarterdeck.events import Event
 from quarterdeck.surfaces.board import JOB_STATUS, envelope
@@ -19,6 +20,7 @@ _WAIT_SECONDS: Final = 1.5
 _PAGE: Final = 50
 _MOST: Final = 100
 _LONGEST_SECONDS: Final = 7 * 24 * 3600
+_NO_RUNNER: Final = "it begins when the core of its data directory runs with worker.concurrency above 0"
 # Checked by hand, since each has a code of its own for what is wrong.
 Number = Annotated[Any, WithJsonSchema({"type": "integer"})]
 Word = Annotated[str, Field(max_length=200)]
@@ -90,12 +92,18 @@ async def jobs_submit(call: Call, a: JobsSubmit) -> Row:
 
 
 def _submitted(view: View, fresh: bool) -> Row:
-    """A start as it stands: accepted, waiting for admission, or running since an earlier call."""
+    """A start as it stands: accepted, waiting, or running since an earlier call."""
     job = view.job
+    hint = "jobs_wait tells how it ends"
     if job.state == "RUNNING":
         message, code = f"job {job.id} runs already", "STARTED"
     elif view.waiting is not None:
-        message, code = f"job {job.id} is accepted and waits: {view.waiting}", "START_PENDING"
+        message = f"job {job.id} is accepted and waits: {view.waiting.words}"
+        code = _waiting_code(view.waiting)
+        hint = _NO_RUNNER if view.waiting.missing else hint
+    elif view.behind:
+        message = f"job {job.id} is accepted; it begins when the last process of the run before it is gone"
+        code = "START_QUEUED"
     elif fresh:
         message, code = f"job {job.id} is submitted to {job.agent}", "JOB_SUBMITTED"
     else:
@@ -104,7 +112,7 @@ def _submitted(view: View, fresh: bool) -> Row:
         True,
         message,
         code,
-        hint="jobs_wait tells how it ends",
+        hint=hint,
         next_tool="jobs_wait",
         next_arguments={"job_id": job.id, "task_id": view.task.id},
         **job_row(view),
@@ -226,25 +234,31 @@ def _told(view: View) -> Row:
     """A job as a read or a wait tells of it."""
     job = view.job
     code = code_of(job, view.waiting)
+    waits = f"it waits: {view.waiting.words}" if view.waiting else ""
     message = job.summary or {
-        "START_PENDING": f"it waits: {view.waiting}",
+        "START_PENDING": waits,
+        "JOB_RUNNER_MISSING": waits,
         "JOB_QUEUED": "it is queued",
         "JOB_RUNNING": f"{job.agent} is at work, attempt {job.attempt}",
         "JOB_RECOVERED_INTERRUPTED": "its worker was lost; it goes on with the next attempt",
     }.get(code, JOB_STATUS[job.state])
     hint = None
     if view.live:
-        hint = "jobs_wait tells how it ends"
+        hint = _NO_RUNNER if view.waiting and view.waiting.missing else "jobs_wait tells how it ends"
     elif job.state == "FAILED":
         hint = "result has the end of the log; jobs_submit starts it again"
     return envelope(job.state == "SUCCEEDED", message, code, hint, **job_row(view), timed_out=False)
 
 
-def code_of(job: Job, waiting: str | None = None) -> str:
+def _waiting_code(waiting: Waiting) -> str:
+    return "JOB_RUNNER_MISSING" if waiting.missing else "START_PENDING"
+
+
+def code_of(job: Job, waiting: Waiting | None = None) -> str:
     """The board's code for where a job is."""
     match job.state:
         case "QUEUED":
-            return "JOB_QUEUED" if waiting is None else "START_PENDING"
+            return "JOB_QUEUED" if waiting is None else _waiting_code(waiting)
         case "EXPIRED":
             return "JOB_TIMEOUT"
         case "FAILED":
@@ -285,17 +299,17 @@ def runtime(view: View) -> Row:
     """What goes on now, in the words of the document."""
     job, task = view.job, view.task
     pending = job.state in ("QUEUED", "STALE")
-    blocked = task.status == "blocked"
+    waiting = view.waiting.words if view.waiting else "it is next"
     return {
         "is_running": job.state == "RUNNING",
         "is_reviewing": task.status == "review",
-        "is_blocked": blocked,
-        "blocked_reason": "the task is blocked" if blocked else None,
+        "is_blocked": task.status == "blocked",
+        "blocked_reason": view.blocked.reason if view.blocked else None,
         "blocked_by_task_ids": [],
         "overlap_hints": [],
-        "blocked_at": iso(task.updated_at) if blocked else None,
+        "blocked_at": iso(view.blocked.created_at) if view.blocked else None,
         "is_pending": pending,
-        "pending_reason": (view.waiting or "it is next") if pending else None,
+        "pending_reason": waiting if pending else None,
         "pending_at": iso(job.updated_at) if pending else None,
     }
 
