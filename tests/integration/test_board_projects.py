@@ -124,8 +124,13 @@ def test_each_user_has_an_open_project_of_their_own(deck: Deck, board: Client, r
     board.done("projects_open", project_id=mine)
     other.done("projects_open", project_id=theirs)
     assert board.done("tasks_create", title="T")["project_id"] == mine
-    for tool in ("projects_open", "repos_list", "tasks_list"):
-        assert board.refused(tool, project_id=theirs)["code"] == "PROJECT_NOT_FOUND", tool
+    for tool, more in (
+        ("projects_open", {}),
+        ("repos_list", {}),
+        ("tasks_list", {}),
+        ("projects_update", {"name": "x"}),
+    ):
+        assert board.refused(tool, project_id=theirs, **more)["code"] == "PROJECT_NOT_FOUND", tool
     assert board.refused("tasks_create", title="T", project_id=theirs)["code"] == "PROJECT_NOT_FOUND"
     task_id = board.done("tasks_create", title="T")["task_id"]
     assert board.refused("tasks_update", task_id=task_id, project_id=theirs)["code"] == "PROJECT_NOT_FOUND"
@@ -148,6 +153,31 @@ def test_commands_of_a_project_are_kept(board: Client, repo: GitRepo, folder: Pa
     found = database.execute(f"SELECT {columns} FROM projects WHERE id = ?", (project_id,)).fetchone()
     database.close()
     assert found == ("make test", "make check")
+
+
+def test_a_project_is_changed_and_gets_another_repository(
+    board: Client, repo: GitRepo, tmp_path: Path
+) -> None:
+    project_id = project(board, repo, acceptance_command="make test", gate_command="make check")
+    twin = GitRepo(tmp_path / "elsewhere" / "repo")
+    twin.commit({"b.txt": "b"})
+    changed = board.done(
+        "projects_update",
+        project_id=project_id,
+        name="Another name",
+        repo_paths=[str(twin.path)],
+        acceptance_command="make all",
+        gate_command="",
+    )
+    assert (changed["code"], changed["name"], changed["repo_count"]) == ("UPDATED", "Another name", 2)
+    assert (changed["acceptance_command"], changed["gate_command"]) == ("make all", None)
+    assert board.done("projects_list")["projects"][0]["name"] == "Another name"
+    found = board.done("repos_list", project_id=project_id)["repos"]
+    assert [each["name"] for each in found] == ["repo", "repo-2"]
+    for wrong in ({}, {"repo_paths": [str(twin.path)]}, {"repo_paths": ["nowhere"]}, {"name": ""}):
+        refusal = board.refused("projects_update", project_id=project_id, **wrong)
+        assert refusal["code"] == "INVALID_PARAMS", wrong
+    assert board.done("repos_list", project_id=project_id)["count"] == 2
 
 
 def test_a_token_bound_to_a_project_sees_that_project_only(deck: Deck, repo: GitRepo) -> None:

@@ -60,6 +60,9 @@ def test_a_task_goes_from_its_creation_to_the_merge(board: Board, shell: Shell) 
     repo = board.repo()
     project = shell.text("project", "create", "Harbour", "--repo", str(repo.path))
     assert project in shell.text("project", "list")
+    assert "updated" in shell.text(
+        "project", "update", project, "--description", "Ships", "--gate-command", ""
+    )
     assert str(repo.path) in shell.text("project", "repos", project)
     task = shell.text("task", "create", "Write it", "--type", "AUTO", "--description", "DO write new.txt hi")
     assert shell.json("task", "show", task)["project_id"] == project, "a created project is open"

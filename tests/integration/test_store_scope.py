@@ -126,6 +126,7 @@ CASES: dict[str, Callable[[Tx], Any]] = {
     "content.count_items": lambda tx: content.count_items(tx, ["job"])["job"],
     "content.live_job_of": lambda tx: content.live_job_of(tx, "brief"),
     "projects.get": lambda tx: projects.get(tx, "project"),
+    "projects.change": lambda tx: projects.change(tx, "project", {"name": "changed"}),
     "projects.repos_of": lambda tx: projects.repos_of(tx, "project"),
     "proposals.held": lambda tx: proposals.held(tx, "proposal"),
     "proposals.change": lambda tx: proposals.change(tx, "proposal", {"status": "changed"}),

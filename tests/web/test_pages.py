@@ -147,13 +147,19 @@ def test_insight_counts_what_it_plots(browser: Browser, core: Core, world: World
 def test_a_project_is_made_with_its_repository(browser: Browser, core: Core, world: World) -> None:
     with Visitor(browser, core) as visitor:
         page = visitor.open("/projects")
-        page.get_by_label("Name").fill("Second")
-        page.get_by_label("Repositories").fill(str(world.repo / "missing"))
-        page.get_by_role("button", name="Create").click()
-        expect(page.get_by_role("alert")).to_contain_text("missing")
-        page.get_by_label("Repositories").fill(str(world.repo))
-        page.get_by_role("button", name="Create").click()
-        expect(page.locator(".panel", has_text="Second").first).to_contain_text("shop")
+        form = page.locator("form", has=page.get_by_role("button", name="Create"))
+        form.get_by_label("Name").fill("Second")
+        form.get_by_label("Repositories").fill(str(world.repo / "missing"))
+        form.get_by_role("button", name="Create").click()
+        expect(form.get_by_role("alert")).to_contain_text("missing")
+        form.get_by_label("Repositories").fill(str(world.repo))
+        form.get_by_role("button", name="Create").click()
+        made = page.locator(".panel", has_text="Second").first
+        expect(made).to_contain_text("shop")
+        made.get_by_text("Change it").click()
+        made.get_by_label("Gate command").fill("make check")
+        made.get_by_role("button", name="Save").click()
+        expect(made.locator("dl")).to_contain_text("make check")
 
 
 def test_a_bad_address_is_answered_with_a_page(core: Core) -> None:

@@ -35,7 +35,7 @@ def create(
         "projects_create",
         name=name,
         description=description,
-        repo_paths=[str(path.expanduser().absolute()) for path in repo or []],
+        repo_paths=_paths(repo),
         acceptance_command=acceptance_command,
         gate_command=gate_command,
     )
@@ -44,6 +44,38 @@ def create(
         as_json(made)
     else:
         typer.echo(made["project_id"])
+
+
+@app.command()
+def update(
+    project_id: ProjectId,
+    name: Annotated[str | None, typer.Option(help="What it is called.")] = None,
+    repo: Annotated[list[Path] | None, typer.Option("--repo", help="Another git repository.")] = None,
+    description: Annotated[str | None, typer.Option(help="What it is about.")] = None,
+    acceptance_command: Annotated[str | None, typer.Option(help="Another one, or '' for none.")] = None,
+    gate_command: Annotated[str | None, typer.Option(help="Another one, or '' for none.")] = None,
+    data_dir: DataDir = None,
+    json_: AsJson = False,
+) -> None:
+    """Change a project, or add repositories to it."""
+    changed = Desk(data_dir).call(
+        "board",
+        "projects_update",
+        project_id=project_id,
+        name=name,
+        description=description,
+        repo_paths=_paths(repo) or None,
+        acceptance_command=acceptance_command,
+        gate_command=gate_command,
+    )
+    if json_:
+        as_json(changed)
+    else:
+        typer.echo(changed["message"])
+
+
+def _paths(repos: list[Path] | None) -> list[str]:
+    return [str(path.expanduser().absolute()) for path in repos or []]
 
 
 @app.command("list")

@@ -1,7 +1,7 @@
 """Projects: some repositories that are worked on together, and which project a user has open."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from quarterdeck.core import worktrees
@@ -27,10 +27,7 @@ async def create(
     gate_command: str | None = None,
 ) -> tuple[Project, list[Repo]]:
     """A project with its repositories, each of which must be a git repository on this host."""
-    paths = [await checked_path(core, path, f"repo_paths[{n}]") for n, path in enumerate(repo_paths)]
-    for number, path in enumerate(paths):
-        if path in paths[:number]:
-            raise Invalid(f"{path} is given twice", field=f"repo_paths[{number}]")
+    paths = await _checked(core, repo_paths)
 
     def body(tx: Tx) -> tuple[Project, list[Repo]]:
         project = Project(
@@ -43,10 +40,7 @@ async def create(
             acceptance_command=acceptance_command,
             gate_command=gate_command,
         )
-        repos = [
-            Repo(new_id(), caller.user_id, project.id, named, str(path), tx.now + position)
-            for position, (named, path) in enumerate(zip(_names(paths), paths, strict=True))
-        ]
+        repos = _repos(tx, project, paths)
         rows.add(tx, project, repos)
         tx.emit("project.created", project.id, name=name[:200], repos=len(repos))
         return project, repos
@@ -54,16 +48,49 @@ async def create(
     return await core.db.tx(caller, body)
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
-    """A name for each repository, from its folder; a second one of a name gets a number."""
-    names: list[str] = []
-    for path in paths:
+async def update(
+    core: Core, caller: Caller, project_id: str, changes: Mapping[str, str], repo_paths: Sequence[str] = ()
+) -> tuple[Project, list[Repo]]:
+    """Change columns of a project and add repositories to it; a command that is empty is taken away."""
+    paths = await _checked(core, repo_paths)
+    given: dict[str, str | None] = dict(changes)
+    for command in ("acceptance_command", "gate_command"):
+        if command in given:
+            given[command] = given[command] or None
+
+    def body(tx: Tx) -> tuple[Project, list[Repo]]:
+        project, repos = seen(tx, project_id), rows.repos_of(tx, project_id)
+        more = _repos(tx, project, paths, repos)
+        rows.change(tx, project_id, {**given, "updated_at": tx.now})
+        rows.add_repos(tx, more)
+        tx.emit("project.updated", project_id, changed=sorted(given), repos=len(more))
+        return seen(tx, project_id), [*repos, *more]
+
+    return await core.db.tx(caller, body)
+
+
+async def _checked(core: Core, given: Sequence[str]) -> list[Path]:
+    paths = [await checked_path(core, path, f"repo_paths[{n}]") for n, path in enumerate(given)]
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            raise Invalid(f"{path} is given twice", field=f"repo_paths[{number}]")
+    return paths
+
+
+def _repos(tx: Tx, project: Project, paths: Sequence[Path], before: Sequence[Repo] = ()) -> list[Repo]:
+    """New repositories, each named after its folder; a second one of a name gets a number."""
+    names = [repo.name for repo in before]
+    made = []
+    for position, path in enumerate(paths):
+        if any(repo.path == str(path) for repo in before):
+            raise Invalid(f"{path} belongs to the project already", field=f"repo_paths[{position}]")
         stem = path.name or "repo"
         name, number = stem, 2
         while name in names:
             name, number = f"{stem}-{number}", number + 1
         names.append(name)
-    return names
+        made.append(Repo(new_id(), project.user_id, project.id, name, str(path), tx.now + position))
+    return made
 
 
 async def checked_path(core: Core, given: str, field: str) -> Path:

@@ -1,10 +1,10 @@
 """Projects, their repositories, and which project a user has open."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, insert, select
+from sqlalchemy import Select, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from quarterdeck.domain.records import Project, Repo, as_dict
@@ -25,8 +25,18 @@ _OPEN = {
 
 def add(tx: Tx, project: Project, its_repos: Sequence[Repo]) -> None:
     tx.write(insert(projects), as_dict(project))
-    if its_repos:
-        tx.write(insert(repos), [as_dict(repo) for repo in its_repos])
+    add_repos(tx, its_repos)
+
+
+def add_repos(tx: Tx, more: Sequence[Repo]) -> None:
+    """Repositories of a project that was read in the caller's scope."""
+    if more:
+        tx.write(insert(repos), [as_dict(repo) for repo in more])
+
+
+def change(tx: Tx, project_id: str, values: Mapping[str, Any]) -> None:
+    """Set columns of the caller's project."""
+    tx.write(update(projects).where(projects.c.id == project_id, *within(projects, tx.shape)), values)
 
 
 @cache

@@ -5,12 +5,14 @@ from typing import Annotated
 from pydantic import Field
 
 from quarterdeck.core import projects
+from quarterdeck.domain.errors import Invalid
 from quarterdeck.surfaces.board import envelope
 from quarterdeck.surfaces.schema import Args, Id, Label, Row, Text
 from quarterdeck.surfaces.table import Call, tool
 
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 Command = Annotated[str, Field(min_length=1, max_length=2000)]
+Changed = Annotated[str, Field(max_length=2000)]
 
 
 class ProjectsList(Args):
@@ -72,6 +74,35 @@ async def projects_create(call: Call, a: ProjectsCreate) -> Row:
     )
 
 
+class ProjectsUpdate(Args):
+    project_id: Id
+    name: Label | None = None
+    description: Text | None = None
+    repo_paths: Annotated[list[Path], Field(default_factory=list, max_length=20)]
+    acceptance_command: Changed | None = None
+    gate_command: Changed | None = None
+
+
+@tool("write", "maintainer", binds=("project_id",))
+async def projects_update(call: Call, a: ProjectsUpdate) -> Row:
+    """Change a project; repo_paths are added, an empty command is taken away."""
+    changes = a.model_dump(exclude={"project_id", "repo_paths"}, exclude_none=True)
+    if not changes and not a.repo_paths:
+        raise Invalid("nothing to change was given", hint="give at least one field beside project_id")
+    project, repos = await projects.update(call.core, call.caller, a.project_id, changes, a.repo_paths)
+    return envelope(
+        True,
+        f"project {project.name} updated",
+        "UPDATED",
+        project_id=project.id,
+        name=project.name,
+        description=project.description,
+        acceptance_command=project.acceptance_command,
+        gate_command=project.gate_command,
+        repo_count=len(repos),
+    )
+
+
 class ProjectsOpen(Args):
     project_id: Id
 
@@ -85,4 +116,4 @@ async def projects_open(call: Call, a: ProjectsOpen) -> Row:
     )
 
 
-TOOLS = (projects_list, repos_list, projects_create, projects_open)
+TOOLS = (projects_list, repos_list, projects_create, projects_update, projects_open)

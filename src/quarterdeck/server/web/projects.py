@@ -24,13 +24,27 @@ class ProjectForm(Args):
 async def create_project(request: Request) -> Answer:
     given = {name: value for name in ProjectForm.model_fields if (value := request.given(name))}
     form = parse(ProjectForm, {"name": "", **given}, "correct the form and send it again")
-    paths = [line.strip() for line in request.given("repos").splitlines() if line.strip()]
     project, _ = await projects.create(
-        request.core, request.caller, repo_paths=paths[:50], **form.model_dump()
+        request.core, request.caller, repo_paths=_paths(request), **form.model_dump()
     )
     if request.given("open"):
         await projects.open_(request.core, request.caller, project.id)
     return go(request, "/projects")
+
+
+@route("POST", "/projects/{id}", "maintainer")
+async def update_project(request: Request) -> Answer:
+    """What the form holds is what the project becomes; its repositories are added to."""
+    given = {name: request.given(name) for name in ProjectForm.model_fields}
+    form = parse(ProjectForm, given, "correct the form and send it again")
+    await projects.update(
+        request.core, request.caller, request.params["id"], form.model_dump(), _paths(request)
+    )
+    return go(request, "/projects")
+
+
+def _paths(request: Request) -> list[str]:
+    return [line.strip() for line in request.given("repos").splitlines() if line.strip()][:20]
 
 
 @route("POST", "/projects/{id}/open", "maintainer")
