@@ -183,7 +183,7 @@ async def _open(
     cwd, home = workplace(checkouts), home_of(core, task.id)
     material = await brief.gather(core, caller, task.id, places(checkouts))
     assert material is not None, "the task was there a moment ago"
-    earlier = await resumable(core, caller, task.id, agent, home)
+    earlier = await resumable(core, caller, task.id, agent, home, cwd)
     opening = Opening(
         name=session_name(task.id),
         backend=backend,
@@ -268,14 +268,16 @@ def _add(tx: Tx, opening: Opening, place: str) -> Session:
     return session
 
 
-async def resumable(core: Core, caller: Caller, task_id: str, agent: Agent | None, home: Path) -> str | None:
+async def resumable(
+    core: Core, caller: Caller, task_id: str, agent: Agent | None, home: Path, cwd: Path
+) -> str | None:
     """The agent's own session of its last work on the task, headless or not, where it can be resumed."""
     if agent is None or core.terminal is None:
         return None
     last = await core.db.read(caller, rows.last_of_task, task_id, agent.id)
     if last is None:
         return None
-    return await core.terminal.agent_session(agent, home, last.agent_session_id)
+    return await core.terminal.agent_session(agent, home, cwd, last.agent_session_id)
 
 
 async def find(core: Core, caller: Caller, task_id: str) -> Pair | None:

@@ -102,7 +102,9 @@ class Tmux:
         launch = adapter.launch(found.argv, env, assignment, found.flags)
         path = prompt_path(opening.cwd)
         first = f"Read {path} and begin." if not opening.resume else f"Go on. {path} says what is known now."
-        begin = interactive.start(agent, found.argv, launch, assignment, first)
+        roots = [folder.parent for folder in await _git_folders(opening)]
+        answered = await interactive.answers(agent, self._core.settings, found.argv, assignment, roots)
+        begin = interactive.start(agent, found.argv, launch, assignment, first, answered)
         own = {
             "QUARTERDECK_TASK_ID": opening.task.id,
             "QUARTERDECK_MCP_URL": opening.mcp_url,
@@ -120,11 +122,7 @@ class Tmux:
         wanted = [f"/{_OWN_FOLDER}/"]
         if opening.backend in EDITORS:
             wanted.append(f"/{_EDITOR_FILES[opening.backend][0]}")
-        for repo in opening.repos:
-            try:
-                folder = await common_dir(repo)
-            except GitError as error:
-                raise Unavailable(f"git does not answer in {repo}: {error.said}") from error
+        for folder in await _git_folders(opening):
             await asyncio.to_thread(_append_lines, folder / "info" / "exclude", wanted)
 
     async def state(self, name: str) -> State | None:
@@ -178,9 +176,9 @@ class Tmux:
         """See `core.terminals.Terminal`."""
         await asyncio.to_thread(_clear, cwd, home)
 
-    async def agent_session(self, agent: Agent, home: Path, session_id: str | None) -> str | None:
+    async def agent_session(self, agent: Agent, home: Path, cwd: Path, session_id: str | None) -> str | None:
         """See `core.terminals.Terminal`."""
-        return await asyncio.to_thread(interactive.known_session, agent, home, session_id)
+        return await interactive.known_session(agent, self._core.settings, home, cwd, session_id)
 
     def attach(self, name: str) -> list[str]:
         """See `core.terminals.Terminal`."""
@@ -232,6 +230,17 @@ def socket_of(data_dir: Path) -> Path:
         return own
     name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"quarterdeck-{os.getuid()}-{name}" / "tmux.sock"
+
+
+async def _git_folders(opening: Opening) -> list[Path]:
+    """Where git keeps the repositories of a task."""
+    folders = []
+    for repo in opening.repos:
+        try:
+            folders.append(await common_dir(repo))
+        except GitError as error:
+            raise Unavailable(f"git does not answer in {repo}: {error.said}") from error
+    return folders
 
 
 def _own_folder(folder: Path) -> None:
