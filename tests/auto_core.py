@@ -126,10 +126,10 @@ class Board:
         return self.core.data_dir / "homes" / f"task-{task_id}"
 
 
-def until(condition: Any, what: str) -> Any:
+def until(condition: Any, what: str, seconds: float = TIMEOUT) -> Any:
     """What a condition gives as soon as it is true."""
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"in {TIMEOUT:g} s: not {what}"
+        assert time.monotonic() < deadline, f"in {seconds:g} s: not {what}"
         time.sleep(0.05)
     return found

@@ -16,6 +16,8 @@ from tests.fake_model import Asked, FakeModel, script
 from tests.integration.own_core import Core
 
 EVERY = ("codex", "gemini", "opencode")
+# OpenCode takes ten seconds of a CPU to begin.
+TIMEOUT = 150.0
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ class Seat:
     def seen(self, words: str, times: int = 1) -> None:
         """Wait until the screen shows these words."""
         try:
-            until(lambda: self.screen.count(words) >= times, f"shown: {words}")
+            until(lambda: self.screen.count(words) >= times, f"shown: {words}", TIMEOUT)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.screen}") from None
 
@@ -63,7 +65,7 @@ class Seat:
             return next((each for each in having if words in each.text), None)
 
         try:
-            asked: Asked = until(found, f"asked: {words}")
+            asked: Asked = until(found, f"asked: {words}", TIMEOUT)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.screen}") from None
         return asked

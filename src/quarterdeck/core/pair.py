@@ -91,7 +91,8 @@ async def create(
         known = await find(core, caller, task_id)
         if known is not None:
             _check_here(core, known)
-            if known.alive and reuse:
+            # One whose checkout was deleted under it is of no use to anyone.
+            if known.alive and reuse and await asyncio.to_thread(Path(known.worktree_path).is_dir):
                 return replace(known, already_exists=True)
             await _close(core, caller, known, "completed", "opened anew")
         backend = task.terminal_backend or str(
@@ -120,7 +121,13 @@ async def _agent(core: Core, task: Task, backend: str) -> Agent | None:
     """Who sits in the terminal; an editor brings its own."""
     if backend in EDITORS:
         return None
-    return await auto.choose(core, task)
+    agent = await auto.choose(core, task)
+    if agent.adapter == "acp":
+        # It talks with a program by a protocol; at a terminal nobody could.
+        raise auto.NotStarted(
+            f"{agent.id} has no terminal of its own", hint="choose another agent_backend", code="NOT_STARTED"
+        )
+    return agent
 
 
 async def _check(core: Core, caller: Caller, task: Task, worktree_path: str | None) -> None:
