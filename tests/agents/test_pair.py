@@ -77,7 +77,7 @@ class Seat:
         self.tmux("send-keys", "-l", line)
         self.seen("SCRIPT>>")
         # What is typed fast may count as pasted, and the first Enter as a part of it.
-        until(lambda: self.tmux("send-keys", "Enter") or self._sent(word), "sent")
+        until(lambda: self.tmux("send-keys", "Enter") or self._sent(word), "sent", TIMEOUT)
 
     def _sent(self, word: str) -> bool:
         try:
@@ -129,7 +129,7 @@ def test_a_person_pairs_in_tmux_auto_goes_on_with_what_was_said_and_the_person_a
     # Headless, it knows what was said in the terminal.
     steps = script(kind.write(Path(path, "made.txt")), {"text": result})
     board.done("tasks_update", task_id=task, task_type="AUTO", description=steps)
-    job = board.run(task)
+    job = board.ended(task, board.start(task), TIMEOUT)
     assert (job["success"], job["result"]["conversation"]) == (True, "resume"), (job["message"], job)
     assert word in model.about(result)[0].text
     assert not board.done("sessions_exists", task_id=task)["exists"]
