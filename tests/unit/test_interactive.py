@@ -141,13 +141,13 @@ def test_codex_is_told_which_folders_are_trusted_and_that_its_model_stays(tmp_pa
     program(tmp_path / "codex", json.dumps(catalog))
     agent = Agent(id="codex", name="codex", adapter="codex")
     assignment = Assignment(prompt="", cwd=Path("/tree"), home=tmp_path, model="old.1")
-    roots, words = [Path('/re"po.git')], [str(tmp_path / "codex")]
+    roots, words = [Path('/re"po 🚢.git')], [str(tmp_path / "codex")]
     said = asyncio.run(answers(agent, Settings(), words, assignment, roots))
     told = tomllib.loads("\n".join(said[1::2]))
     assert said[::2] == ["-c", "-c"]
     assert told["projects"] == {
         "/tree": {"trust_level": "trusted"},
-        '/re"po.git': {"trust_level": "trusted"},
+        '/re"po 🚢.git': {"trust_level": "trusted"},
     }
     assert told["notice"]["model_migrations"] == {"old.1": "new"}
     program(tmp_path / "codex", "no catalog")

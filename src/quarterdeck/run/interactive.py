@@ -111,7 +111,8 @@ async def answers(
 
 def _table(entries: Mapping[str, str]) -> str:
     """A TOML table in one line."""
-    return "{" + ",".join(f"{json.dumps(name)}={value}" for name, value in entries.items()) + "}"
+    names = {name: json.dumps(name, ensure_ascii=False) for name in entries}
+    return "{" + ",".join(f"{names[name]}={value}" for name, value in entries.items()) + "}"
 
 
 def _newer(catalog: str) -> dict[str, str]:

@@ -154,7 +154,7 @@ class Tmux:
         dead, status, number = pane
         if dead != "1":
             return State(alive=True)
-        _, screen = await self._ask("capture-pane", "-p", "-S", "-200", "-t", f"={name}:")
+        _, screen = await self._ask("capture-pane", "-p", "-J", "-S", "-200", "-t", f"={name}:")
         # The last line may be tmux's own, about the end.
         lines = [line.rstrip() for line in screen.splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith("Pane is dead (")]
