@@ -99,9 +99,9 @@ class Board:
         answer = self.done("jobs_submit", task_id=task_id, action="start_agent", arguments=arguments)
         return str(answer["job_id"])
 
-    def ended(self, task_id: str, job_id: str) -> dict[str, Any]:
+    def ended(self, task_id: str, job_id: str, seconds: float = TIMEOUT) -> dict[str, Any]:
         """The job once it has ended."""
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             answer: dict[str, Any] = self.done(
                 "jobs_wait", job_id=job_id, task_id=task_id, timeout_seconds=20
@@ -126,10 +126,10 @@ class Board:
         return self.core.data_dir / "homes" / f"task-{task_id}"
 
 
-def until(condition: Any, what: str) -> Any:
+def until(condition: Any, what: str, seconds: float = TIMEOUT) -> Any:
     """What a condition gives as soon as it is true."""
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"in {TIMEOUT:g} s: not {what}"
+        assert time.monotonic() < deadline, f"in {seconds:g} s: not {what}"
         time.sleep(0.05)
     return found

@@ -91,14 +91,14 @@ class FakeModel:
         with self._changed:
             return [asked for asked in self.requests if asked.step is not None and word in asked.text]
 
-    def wait_for(self, word: str) -> Asked:
+    def wait_for(self, word: str, seconds: float = WAIT_SECONDS) -> Asked:
         """The first scripted request with this word, as soon as it has come."""
         with self._changed:
             came = self._changed.wait_for(
                 lambda: any(asked.step is not None and word in asked.text for asked in self.requests),
-                WAIT_SECONDS,
+                seconds,
             )
-        assert came, f"no request about {word!r} after {WAIT_SECONDS} s"
+        assert came, f"no request about {word!r} after {seconds} s"
         return self.about(word)[0]
 
     def release(self, name: str) -> None:

@@ -109,6 +109,16 @@ def kinds(model: FakeModel) -> dict[str, Kind]:
     }
 
 
+def table(kind: Kind) -> str:
+    """The agent as a configuration names it."""
+    agent = kind.agent
+    env = ", ".join(f"{name} = {json.dumps(value)}" for name, value in agent.env.items())
+    words = [f"name = {json.dumps(agent.name)}", f'adapter = "{agent.adapter}"']
+    words += [f"model = {json.dumps(kind.model)}"] if kind.model else []
+    words += [f"command = {json.dumps(agent.command)}", f"env = {{ {env} }}"]
+    return "\n".join([f"[agents.{agent.id}]", *words, ""])
+
+
 def _opencode(model: FakeModel) -> dict[str, Any]:
     limit = {"context": 100_000, "output": 10_000}
     provider = {

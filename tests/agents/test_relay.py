@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
-from tests.agents.conftest import Kind, kinds
+from tests.agents.conftest import Kind, kinds, table
 from tests.fake_model import FakeModel, script
 from tests.integration.relay_core import PATCH, RelayCore, answer, read
 
 EVERY = ("codex", "gemini", "opencode", "gemini-acp", "claude-acp")
-
-
-def table(kind: Kind) -> str:
-    """The agent as a configuration names it."""
-    agent = kind.agent
-    env = ", ".join(f"{name} = {json.dumps(value)}" for name, value in agent.env.items())
-    words = [f"name = {json.dumps(agent.name)}", f'adapter = "{agent.adapter}"']
-    words += [f"command = {json.dumps(agent.command)}", f"env = {{ {env} }}"]
-    return "\n".join([f"[agents.{agent.id}]", *words, ""])
 
 
 @pytest.fixture(params=EVERY)

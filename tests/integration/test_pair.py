@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -14,13 +15,22 @@ from typing import Any
 import pytest
 
 from tests.auto_core import Board, config, until
-from tests.integration.own_core import Core
+from tests.integration.own_core import Core, quarterdeck
+
+AGENTS = """
+[agents.keyless]
+adapter = "command"
+command = ["/bin/sh", "-c", "echo no key, $QUARTERDECK_TOKEN; exit 7"]
+[agents.protocol]
+adapter = "acp"
+command = ["/bin/cat"]
+"""
 
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     folder = tmp_path_factory.mktemp("pair")
-    config(folder / "data")
+    config(folder / "data", AGENTS)
     with Core(folder / "data") as core:
         yield Board(core, folder)
         tmux(core.data_dir, "kill-server", check=False)
@@ -107,7 +117,14 @@ def test_a_second_create_reuses_the_session_unless_told_otherwise(board: Board) 
     (board.home(task) / "given.json").unlink()
     fresh = board.done("sessions_create", task_id=task, reuse_if_exists=False)
     assert not fresh["already_exists"] and fresh["session_id"] != first["session_id"]
-    assert given(board, task)["pid"] != before
+    assert (last := given(board, task)["pid"]) != before
+    # An agent whose checkout was deleted under it is of no use: it is begun anew.
+    (board.home(task) / "given.json").unlink()
+    shutil.rmtree(first["worktree_path"])
+    anew = board.done("sessions_create", task_id=task)
+    assert not anew["already_exists"] and anew["worktree_path"] == first["worktree_path"]
+    assert given(board, task)["pid"] != last
+    assert Path(first["worktree_path"], "README.md").exists()
     board.done("sessions_kill", task_id=task)
 
 
@@ -122,9 +139,30 @@ def test_a_session_that_died_is_reported_dead_with_its_last_words(board: Board) 
     dead = until(lambda: _dead(board, task), "dead")
     assert (dead["exists"], dead["code"], dead["exit_code"]) == (False, "SESSION_DEAD", 3)
     assert "goodbye" in dead["last_output"] and dead["next_tool"] == "sessions_create"
+    said = quarterdeck("session", "status", task, "--data-dir", str(board.core.data_dir))
+    assert said.stdout.strip() == f"{session['session_name']} has died with exit code 3"
+    assert "goodbye" in said.stderr
     anew = board.done("sessions_create", task_id=task)
     assert not anew["already_exists"] and anew["session_id"] != session["session_id"]
     board.done("sessions_kill", task_id=task)
+
+
+def test_an_agent_that_fails_at_once_is_refused_with_its_words_and_leaves_the_task_as_it_was(
+    board: Board,
+) -> None:
+    task = pair_task(board, agent_backend="keyless")
+
+    def refused() -> dict[str, Any] | None:
+        # A machine may be too slow to see it end at once, and tmux may lose the words of one that does.
+        with board.core.modern(path="/mcp/board") as client:
+            body: dict[str, Any] = client.call("sessions_create", task_id=task).body
+        return body if not body["success"] and "no key" in body["message"] else None
+
+    answer = until(refused, "refused")
+    assert answer["code"] == "SESSION_CREATE_FAILED"
+    assert "exit code 7" in answer["message"] and "mcp_" not in answer["message"]
+    assert board.done("sessions_exists", task_id=task)["code"] == "SESSION_NOT_FOUND"
+    assert not (board.home(task) / "pair.sh").exists()
 
 
 def _dead(board: Board, task: str) -> dict[str, Any] | None:
@@ -190,10 +228,12 @@ def test_what_cannot_be_opened_is_refused_and_changes_nothing(board: Board) -> N
     assert wrong["code"] == "INVALID_WORKTREE_PATH"
     missing = pair_task(board, agent_backend="missing")
     assert board.refused("sessions_create", task_id=missing)["code"] == "NOT_STARTED"
+    protocol = pair_task(board, agent_backend="protocol")
+    assert board.refused("sessions_create", task_id=protocol)["code"] == "NOT_STARTED"
     over = pair_task(board)
     board.done("tasks_move", task_id=over, status="DONE")
     assert board.refused("sessions_create", task_id=over)["code"] == "ACTION_NOT_ALLOWED"
-    for each in (auto, bare, task, missing, over):
+    for each in (auto, bare, task, missing, protocol, over):
         assert not (board.core.data_dir / "worktrees" / each).exists()
         assert not board.done("sessions_exists", task_id=each)["exists"]
 

@@ -215,6 +215,16 @@ def test_gemini_finds_its_settings_in_its_home(tmp_path: Path) -> None:
     assert "yolo" not in launch("gemini", tmp_path, mode="read").argv
 
 
+def test_opencode_finds_nothing_to_install_in_a_new_home_and_keeps_what_is_there(tmp_path: Path) -> None:
+    launch("opencode", tmp_path)
+    [lock] = tmp_path.rglob("package-lock.json")
+    assert "@opencode-ai/plugin" in json.loads(lock.read_text())["packages"][""]["dependencies"]
+    assert (lock.parent / "node_modules").is_dir()
+    lock.write_text("{}")
+    launch("opencode", tmp_path)
+    assert lock.read_text() == "{}"
+
+
 def test_opencode_keeps_the_configuration_of_its_row(tmp_path: Path) -> None:
     own = {"OPENCODE_CONFIG_CONTENT": '{"model": "a/b", "mcp": {"other": {}}}'}
     started = launch("opencode", tmp_path, env=own, mode="read")

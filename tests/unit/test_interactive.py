@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shlex
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from quarterdeck.config import Settings
 from quarterdeck.domain.agents import Agent
 from quarterdeck.run.adapters.base import Assignment, Conversation
 from quarterdeck.run.adapters.registry import ADAPTERS
-from quarterdeck.run.interactive import Start, known_session, prepare, start
+from quarterdeck.run.interactive import Start, answers, known_session, prepare, start
 
 TOKEN = "mcp_the-token-of-a-session"
 FIRST = "Read /tree/.quarterdeck/prompt.md and begin."
@@ -25,7 +30,7 @@ HEADLESS = {
 }
 
 
-def begun(name: str, home: Path, conversation: Conversation) -> Start:
+def begun(name: str, home: Path, conversation: Conversation, answered: Sequence[str] = ()) -> Start:
     agent = Agent(id=name, name=name, adapter=name, model="a-model")
     assignment = Assignment(
         prompt="the whole prompt",
@@ -39,7 +44,7 @@ def begun(name: str, home: Path, conversation: Conversation) -> Start:
     )
     env = {"HOME": str(home), "ANTHROPIC_API_KEY": "a-key-of-more-than-twenty-characters"}
     launch = ADAPTERS[name].launch(["/bin/agent"], env, assignment)
-    return start(agent, ["/bin/agent"], launch, assignment, FIRST)
+    return start(agent, ["/bin/agent"], launch, assignment, FIRST, answered)
 
 
 @pytest.mark.parametrize("name", HEADLESS)
@@ -79,20 +84,27 @@ def test_claude_code_begins_without_questions_and_keeps_what_it_knew(tmp_path: P
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
+def known(adapter: str, home: Path, session_id: str | None) -> str | None:
+    agent = Agent(id="a", name="a", adapter=adapter, command=(str(home / "opencode"),))
+    return asyncio.run(known_session(agent, Settings(), home, home, session_id))
+
+
 def test_only_a_session_that_is_there_can_be_resumed(tmp_path: Path) -> None:
-    claude = Agent(id="c", name="c", adapter="claude")
-    assert known_session(claude, tmp_path, ID) is None
-    folder = tmp_path / ".claude" / "projects" / "-tree"
-    folder.mkdir(parents=True)
-    (folder / f"{ID}.jsonl").touch()
-    assert known_session(claude, tmp_path, ID) == ID
-    assert known_session(claude, tmp_path, None) is None
-    assert known_session(Agent(id="x", name="x", adapter="command"), tmp_path, ID) is None
+    for adapter, name in (
+        ("claude", f".claude/projects/-tree/{ID}.jsonl"),
+        ("gemini", f".gemini/tmp/tree/chats/session-2026-11-15T10-00-{ID[:8]}.jsonl"),
+    ):
+        assert known(adapter, tmp_path, ID) is None
+        file = tmp_path / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+        assert known(adapter, tmp_path, ID) == ID
+        assert known(adapter, tmp_path, None) is None
+    assert known("command", tmp_path, ID) is None
 
 
 def test_the_last_session_of_codex_is_found_in_its_home(tmp_path: Path) -> None:
-    codex = Agent(id="c", name="c", adapter="codex")
-    assert known_session(codex, tmp_path, None) is None
+    assert known("codex", tmp_path, None) is None
     folder = tmp_path / ".codex" / "sessions" / "2026" / "11" / "15"
     folder.mkdir(parents=True)
     ids = [str(uuid4()), str(uuid4())]
@@ -100,6 +112,46 @@ def test_the_last_session_of_codex_is_found_in_its_home(tmp_path: Path) -> None:
         file = folder / f"rollout-2026-11-15T10-00-0{number}-{each}.jsonl"
         file.touch()
         os.utime(file, (number, number))
-    assert known_session(codex, tmp_path, None) == ids[1]
-    assert known_session(codex, tmp_path, ids[0]) == ids[0]
-    assert known_session(codex, tmp_path, str(uuid4())) == ids[1]
+    assert known("codex", tmp_path, None) == ids[1]
+    assert known("codex", tmp_path, ids[0]) == ids[0]
+    assert known("codex", tmp_path, str(uuid4())) == ids[1]
+
+
+def program(path: Path, *lines: str) -> None:
+    """A program that answers what an adapter asks, and prints these lines to any other question."""
+    said = "\n".join(f"  *) echo {shlex.quote(line)} ;;" for line in lines)
+    path.write_text(f'#!/bin/sh\ncase "$*" in\n  *--version|*--help) echo 1.0 ;;\n{said}\nesac\n')
+    path.chmod(0o700)
+
+
+def test_the_last_session_of_opencode_is_the_first_that_it_lists(tmp_path: Path) -> None:
+    assert known("opencode", tmp_path, None) is None, "nothing was said in this home yet"
+    (tmp_path / ".local" / "share" / "opencode").mkdir(parents=True)
+    assert known("opencode", tmp_path, None) is None, "there is no program"
+    program(tmp_path / "opencode", '[{"id": "ses_last", "title": "t"}]')
+    assert known("opencode", tmp_path, None) == "ses_last"
+    assert known("opencode", tmp_path, "ses_given") == "ses_given"
+    for said in ("", "[]", "{}", "not JSON", '["a"]'):
+        program(tmp_path / "opencode", said)
+        assert known("opencode", tmp_path, None) is None
+
+
+def test_codex_is_told_which_folders_are_trusted_and_that_its_model_stays(tmp_path: Path) -> None:
+    catalog = {"models": [{"slug": "new"}, {"slug": "old.1", "upgrade": {"model": "new"}}]}
+    program(tmp_path / "codex", json.dumps(catalog))
+    agent = Agent(id="codex", name="codex", adapter="codex")
+    assignment = Assignment(prompt="", cwd=Path("/tree"), home=tmp_path, model="old.1")
+    roots, words = [Path('/re"po 🚢.git')], [str(tmp_path / "codex")]
+    said = asyncio.run(answers(agent, Settings(), words, assignment, roots))
+    told = tomllib.loads("\n".join(said[1::2]))
+    assert said[::2] == ["-c", "-c"]
+    assert told["projects"] == {
+        "/tree": {"trust_level": "trusted"},
+        '/re"po 🚢.git': {"trust_level": "trusted"},
+    }
+    assert told["notice"]["model_migrations"] == {"old.1": "new"}
+    program(tmp_path / "codex", "no catalog")
+    said = asyncio.run(answers(agent, Settings(), words, assignment, roots))
+    assert tomllib.loads(said[-1]) == {"notice": {"model_migrations": {}}}
+    begin = begun("codex", tmp_path, Conversation("resume", ID), said)
+    assert list(begin.argv)[-5:] == [*said, FIRST]

@@ -40,12 +40,19 @@ def attach(task_id: TaskId, data_dir: DataDir = None) -> None:
 
 @app.command()
 def status(task_id: TaskId, data_dir: DataDir = None, json_: AsJson = False) -> None:
-    """Say whether a task has a session."""
+    """Say whether a task has a session, and how one that died has ended."""
     found = Desk(data_dir).call("board", "sessions_exists", task_id=task_id)
     if json_:
         as_json(found)
+    elif found["exists"]:
+        typer.echo(f"{found['session_name']} runs")
+    elif found["session_name"] is None:
+        typer.echo("no session")
     else:
-        typer.echo(f"{found['session_name']} runs" if found["exists"] else "no session")
+        code = found["exit_code"]
+        typer.echo(f"{found['session_name']} has died{'' if code is None else f' with exit code {code}'}")
+        if found["last_output"]:
+            show.say(found["last_output"])
 
 
 @app.command()

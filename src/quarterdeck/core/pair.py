@@ -91,7 +91,8 @@ async def create(
         known = await find(core, caller, task_id)
         if known is not None:
             _check_here(core, known)
-            if known.alive and reuse:
+            # One whose checkout was deleted under it is of no use to anyone.
+            if known.alive and reuse and await asyncio.to_thread(Path(known.worktree_path).is_dir):
                 return replace(known, already_exists=True)
             await _close(core, caller, known, "completed", "opened anew")
         backend = task.terminal_backend or str(
@@ -120,7 +121,13 @@ async def _agent(core: Core, task: Task, backend: str) -> Agent | None:
     """Who sits in the terminal; an editor brings its own."""
     if backend in EDITORS:
         return None
-    return await auto.choose(core, task)
+    agent = await auto.choose(core, task)
+    if agent.adapter == "acp":
+        # It talks with a program by a protocol; at a terminal nobody could.
+        raise auto.NotStarted(
+            f"{agent.id} has no terminal of its own", hint="choose another agent_backend", code="NOT_STARTED"
+        )
+    return agent
 
 
 async def _check(core: Core, caller: Caller, task: Task, worktree_path: str | None) -> None:
@@ -177,7 +184,7 @@ async def _open(
     cwd, home = worktrees.workplace([Path(each.path) for each in checkouts]), home_of(core, task.id)
     material = await brief.gather(core, caller, task.id, places(checkouts))
     assert material is not None, "the task was there a moment ago"
-    earlier = await resumable(core, caller, task.id, agent, home)
+    earlier = await resumable(core, caller, task.id, agent, home, cwd)
     opening = Opening(
         name=session_name(task.id),
         backend=backend,
@@ -262,14 +269,16 @@ def _add(tx: Tx, opening: Opening, place: str) -> Session:
     return session
 
 
-async def resumable(core: Core, caller: Caller, task_id: str, agent: Agent | None, home: Path) -> str | None:
+async def resumable(
+    core: Core, caller: Caller, task_id: str, agent: Agent | None, home: Path, cwd: Path
+) -> str | None:
     """The agent's own session of its last work on the task, headless or not, where it can be resumed."""
     if agent is None or core.terminal is None:
         return None
     last = await core.db.read(caller, rows.last_of_task, task_id, agent.id)
     if last is None:
         return None
-    return await core.terminal.agent_session(agent, home, last.agent_session_id)
+    return await core.terminal.agent_session(agent, home, cwd, last.agent_session_id)
 
 
 async def find(core: Core, caller: Caller, task_id: str) -> Pair | None:

@@ -60,7 +60,7 @@ class Terminal(Protocol):
     async def clear(self, cwd: Path, home: Path) -> None:
         """Take back the files that hold a session's token."""
 
-    async def agent_session(self, agent: Agent, home: Path, session_id: str | None) -> str | None:
+    async def agent_session(self, agent: Agent, home: Path, cwd: Path, session_id: str | None) -> str | None:
         """The agent's own session in a home that can be resumed: the one given, or the last it made."""
 
     def attach(self, name: str) -> list[str]:

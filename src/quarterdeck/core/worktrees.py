@@ -177,6 +177,8 @@ async def _made(
     except Refused as refused:
         raise Invalid(refused.message, field="base_branch" if task.base_branch else "task_id") from refused
     except (GitError, OSError) as error:
+        if not await asyncio.to_thread(source.is_dir):
+            raise Conflict(f"the repository {source} is gone", hint="put it back where it was") from error
         raise Conflict(f"no worktree of {repo.name} can be made: {error}") from error
 
 

@@ -133,13 +133,15 @@ async def _conversation(run: JobRun, agent: Agent, ground: Ground) -> Conversati
     own = ground.session.agent_session_id
     if "resume" in features:
         earlier = ground.session if own else await lineage.before(run.core, ground.caller, ground.session)
-        if earlier is not None and (known := await _known(agent, ground.home, earlier)) is not None:
+        if earlier is not None and (known := await _known(run, agent, ground, earlier)) is not None:
             return Conversation("resume", known)
     return Conversation("new", (own or str(uuid.uuid4())) if "new_id" in features else None)
 
 
-async def _known(agent: Agent, home: Path, session: Session) -> str | None:
-    return await asyncio.to_thread(interactive.known_session, agent, home, session.agent_session_id)
+async def _known(run: JobRun, agent: Agent, ground: Ground, session: Session) -> str | None:
+    return await interactive.known_session(
+        agent, run.core.settings, ground.home, ground.cwd, session.agent_session_id
+    )
 
 
 async def _settled(run: JobRun, ground: Ground, result: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ from quarterdeck.run import interactive
 from quarterdeck.run.adapters import programs
 from quarterdeck.run.adapters.base import MCP_NAME, TOKEN_VARIABLE, Assignment, Conversation
 from quarterdeck.run.adapters.registry import adapter_of, model_of
+from quarterdeck.run.adapters.variables import secrets
 from quarterdeck.run.leftovers import Identity, Process, end_leftovers
 from quarterdeck.run.processes import boot_id
 from quarterdeck.run.trees import VARIABLE
@@ -40,6 +41,9 @@ _LONGEST: Final = 90
 _TAIL: Final = 2_000
 _STATUS_TRIES: Final = 40
 _STATUS_SECONDS: Final = 0.05
+_BEGIN_TRIES: Final = 3
+_BEGIN_SECONDS: Final = 0.1
+_SAID: Final = 500
 _PASSED: Final = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "SHELL", "TMPDIR", "XDG_RUNTIME_DIR")
 _SIZE: Final = ("-x", "160", "-y", "48")
 # Where an editor looks for MCP servers, and what it calls the table of them.
@@ -65,7 +69,7 @@ class Tmux:
         if opening.backend in EDITORS:
             await asyncio.to_thread(_write_editor, opening)
             return None
-        own_id, script = await self._script(opening)
+        own_id, begin, script = await self._script(opening)
         await self.end(opening.name)
         await self._tmux(
             *("start-server", ";", "set-option", "-g", "remain-on-exit", "on", ";"),
@@ -73,9 +77,26 @@ class Tmux:
             *("new-session", "-d", "-s", opening.name, *_SIZE, "-c", str(opening.cwd)),
             f"exec /bin/sh {shlex.quote(str(script))}",
         )
+        await self._begun(opening.name, secrets({**begin.env, TOKEN_VARIABLE: opening.token}))
         return own_id
 
-    async def _script(self, opening: Opening) -> tuple[str | None, Path]:
+    async def _begun(self, name: str, hidden: set[str]) -> None:
+        """Watch for a moment: an agent that cannot begin, as without a key, ends at once and says why."""
+        for _ in range(_BEGIN_TRIES):
+            state = await self.state(name)
+            if state is None:
+                raise Unavailable("the terminal is gone at once")
+            if not state.alive and state.exit_code != 0:
+                said = state.tail
+                for secret in hidden:
+                    said = said.replace(secret, "[secret]")
+                raise Unavailable(
+                    f"the agent ended at once with exit code {state.exit_code}: {said[-_SAID:]}",
+                    hint="put it right, and open the session again",
+                )
+            await asyncio.sleep(_BEGIN_SECONDS)
+
+    async def _script(self, opening: Opening) -> tuple[str | None, interactive.Start, Path]:
         """The file that starts the agent; its environment is in it, and so on no command line."""
         agent = opening.agent
         assert agent is not None, "an editor needs no script"
@@ -102,7 +123,9 @@ class Tmux:
         launch = adapter.launch(found.argv, env, assignment, found.flags)
         path = prompt_path(opening.cwd)
         first = f"Read {path} and begin." if not opening.resume else f"Go on. {path} says what is known now."
-        begin = interactive.start(agent, found.argv, launch, assignment, first)
+        roots = [folder.parent for folder in await _git_folders(opening)]
+        answered = await interactive.answers(agent, self._core.settings, found.argv, assignment, roots)
+        begin = interactive.start(agent, found.argv, launch, assignment, first, answered)
         own = {
             "QUARTERDECK_TASK_ID": opening.task.id,
             "QUARTERDECK_MCP_URL": opening.mcp_url,
@@ -113,18 +136,14 @@ class Tmux:
         script = opening.home / "pair.sh"
         await asyncio.to_thread(interactive.prepare, agent, opening.home, opening.cwd, begin.env)
         await asyncio.to_thread(write_private, script, _shell(begin.argv, {**begin.env, **own}))
-        return how.id, script
+        return how.id, begin, script
 
     async def _exclude(self, opening: Opening) -> None:
         """Keep our files out of the branch: git is told to overlook them, in its own folder."""
         wanted = [f"/{_OWN_FOLDER}/"]
         if opening.backend in EDITORS:
             wanted.append(f"/{_EDITOR_FILES[opening.backend][0]}")
-        for repo in opening.repos:
-            try:
-                folder = await common_dir(repo)
-            except GitError as error:
-                raise Unavailable(f"git does not answer in {repo}: {error.said}") from error
+        for folder in await _git_folders(opening):
             await asyncio.to_thread(_append_lines, folder / "info" / "exclude", wanted)
 
     async def state(self, name: str) -> State | None:
@@ -135,8 +154,10 @@ class Tmux:
         dead, status, number = pane
         if dead != "1":
             return State(alive=True)
-        _, screen = await self._ask("capture-pane", "-p", "-S", "-200", "-t", f"={name}:")
+        _, screen = await self._ask("capture-pane", "-p", "-J", "-S", "-200", "-t", f"={name}:")
+        # The last line may be tmux's own, about the end.
         lines = [line.rstrip() for line in screen.splitlines() if line.strip()]
+        lines = [line for line in lines if not line.startswith("Pane is dead (")]
         code = int(status) if status.isdigit() else 128 + int(number) if number.isdigit() else None
         return State(False, code, "\n".join(lines)[-_TAIL:])
 
@@ -178,9 +199,9 @@ class Tmux:
         """See `core.terminals.Terminal`."""
         await asyncio.to_thread(_clear, cwd, home)
 
-    async def agent_session(self, agent: Agent, home: Path, session_id: str | None) -> str | None:
+    async def agent_session(self, agent: Agent, home: Path, cwd: Path, session_id: str | None) -> str | None:
         """See `core.terminals.Terminal`."""
-        return await asyncio.to_thread(interactive.known_session, agent, home, session_id)
+        return await interactive.known_session(agent, self._core.settings, home, cwd, session_id)
 
     def attach(self, name: str) -> list[str]:
         """See `core.terminals.Terminal`."""
@@ -232,6 +253,17 @@ def socket_of(data_dir: Path) -> Path:
         return own
     name = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"quarterdeck-{os.getuid()}-{name}" / "tmux.sock"
+
+
+async def _git_folders(opening: Opening) -> list[Path]:
+    """Where git keeps the repositories of a task."""
+    folders = []
+    for repo in opening.repos:
+        try:
+            folders.append(await common_dir(repo))
+        except GitError as error:
+            raise Unavailable(f"git does not answer in {repo}: {error.said}") from error
+    return folders
 
 
 def _own_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from quarterdeck.domain.errors import Invalid
@@ -43,6 +44,7 @@ class OpenCode:
         check(self.name, self.features, assignment)
         need(self.name, flags, "--format", "a stream of events")
         own_home(assignment.home)
+        _without_packages(assignment.home / ".config" / "opencode")
         keys = [name for name in env if name.endswith("_API_KEY")]
         login = [] if keys else link_login(assignment.home, "opencode")
         own = {CONFIG_VARIABLE: json.dumps(_config(assignment, env))}
@@ -62,6 +64,15 @@ class OpenCode:
 
     def reader(self, assignment: Assignment) -> "OpenCodeReader":
         return OpenCodeReader(assignment)
+
+
+def _without_packages(folder: Path) -> None:
+    """At its start it would fetch, into each new home, a package for plugins, and it runs without any."""
+    lock = folder / "package-lock.json"
+    if lock.exists():
+        return
+    (folder / "node_modules").mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock.write_text(json.dumps({"packages": {"": {"dependencies": {"@opencode-ai/plugin": "*"}}}}))
 
 
 def _config(assignment: Assignment, env: Mapping[str, str]) -> dict[str, Any]:

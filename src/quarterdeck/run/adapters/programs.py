@@ -21,10 +21,11 @@ from quarterdeck.run.adapters.base import Adapter, Flags
 from quarterdeck.run.adapters.registry import adapter_of
 from quarterdeck.run.adapters.variables import environment
 
-__all__ = ["Found", "environment", "find", "locate"]
+__all__ = ["Found", "ask", "environment", "find", "locate"]
 
 PROBE_SECONDS: Final = 30.0
-_MAX_ANSWER: Final = 1 << 20
+_MAX_ANSWER: Final = 1 << 22
+_QUIET: Final = {"GEMINI_CLI_NO_RELAUNCH": "true"}
 _VERSION: Final = re.compile(r"\d+\.\d+[\w.+-]*")
 _FLAG: Final = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 _COMMAND: Final = re.compile(r"^ {1,4}([a-z][a-z-]+)(?= |$)", re.MULTILINE)
@@ -186,27 +187,42 @@ async def _answer(agent: Agent, settings: Settings, argv: Sequence[str]) -> str:
     )
 
 
+async def ask(
+    agent: Agent, settings: Settings, argv: Sequence[str], home: Path, cwd: Path | None = None
+) -> str:
+    """What a program prints to a question in the home of its agent; nothing where it does not answer."""
+    env = environment(agent, settings, home) | _QUIET
+    code, said = await _said(argv, env, cwd or home, DEVNULL)
+    return said if code == 0 else ""
+
+
 async def _run(agent: Agent, settings: Settings, argv: Sequence[str]) -> tuple[int | None, str]:
     """Its exit code and words, in an empty home; no code when it could not be run to its end."""
     with tempfile.TemporaryDirectory(prefix="quarterdeck-", ignore_cleanup_errors=True) as home:
-        env = environment(agent, settings, Path(home)) | {"HOME": home, "GEMINI_CLI_NO_RELAUNCH": "true"}
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *argv, cwd=home, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
-            )
-        except OSError as error:
-            return None, f"it cannot be started: {error.strerror}"
-        assert process.stdout is not None
-        said = bytearray()
-        try:
-            async with asyncio.timeout(PROBE_SECONDS):
-                while chunk := await process.stdout.read(1 << 16):
-                    said += chunk[: _MAX_ANSWER - len(said)]
-                return await process.wait(), said.decode("utf-8", "replace")
-        except TimeoutError:
-            return None, f"no answer within {PROBE_SECONDS:g} s"
-        finally:
-            # What it left in its session too; no more than a question was asked.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        env = environment(agent, settings, Path(home)) | {"HOME": home} | _QUIET
+        return await _said(argv, env, Path(home), STDOUT)
+
+
+async def _said(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path, stderr: int
+) -> tuple[int | None, str]:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv, cwd=cwd, env=env, stdin=DEVNULL, stdout=PIPE, stderr=stderr, start_new_session=True
+        )
+    except OSError as error:
+        return None, f"it cannot be started: {error.strerror}"
+    assert process.stdout is not None
+    said = bytearray()
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            while chunk := await process.stdout.read(1 << 16):
+                said += chunk[: _MAX_ANSWER - len(said)]
+            return await process.wait(), said.decode("utf-8", "replace")
+    except TimeoutError:
+        return None, f"no answer within {PROBE_SECONDS:g} s"
+    finally:
+        # What it left in its session too; no more than a question was asked.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()

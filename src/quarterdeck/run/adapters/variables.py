@@ -1,6 +1,7 @@
 """Which variables of the core's own environment an agent gets: few, by name, keys where they belong."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ ALWAYS: Final = (
     *("GIT_SSL_CAINFO", "CODEX_CA_CERTIFICATE"),
 )
 _DEFAULTS: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 _LOOPBACK: Final = "127.0.0.1,localhost,::1"
 
 _AWS: Final = (
@@ -86,6 +88,11 @@ def environment(agent: Agent, settings: Settings, home: Path) -> dict[str, str]:
 
 def _present(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def secrets(env: Mapping[str, str]) -> set[str]:
+    """What looks like a secret in an environment: to be kept out of logs, events and errors."""
+    return {value for name, value in env.items() if _SECRET.search(name) and len(value) >= 8}
 
 
 def family(agent: Agent) -> str:
