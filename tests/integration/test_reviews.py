@@ -62,7 +62,7 @@ def test_a_task_goes_through_review_to_done(tmp_path: Path) -> None:
             )
             approved = await board.review(task, "approve", caller=OPERATOR)
             assert (approved["code"], approved["status"]) == ("APPROVED", "REVIEW")
-            assert approved["next_arguments"] == {"task_id": task.id, "action": "merge"}
+            assert approved["next_tool"] is None, "who approves does not merge by following it"
             rebased = await board.review(task, "rebase")
             assert (rebased["code"], rebased["commits"]) == ("REBASED", [])
             merged = await board.review(task, "merge", strategy="merge", message="In my own words")

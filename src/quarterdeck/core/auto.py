@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from quarterdeck.core import board, lineage, queue, settings, tasks
+from quarterdeck.core import board, lineage, queue, settings, task_views, tasks
 from quarterdeck.core.context import Core
 from quarterdeck.core.registry import named
 from quarterdeck.domain.agents import Agent
@@ -45,10 +45,11 @@ class NotStarted(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A job with its task, and why it still waits."""
+    """A job with its task, what goes on with that, and why the job still waits."""
 
     job: Job
     task: Task
+    runtime: task_views.Runtime
     waiting: str | None = None
 
     @property
@@ -222,7 +223,7 @@ async def stop(core: Core, caller: Caller, task_id: str) -> tuple[View, bool]:
         ran = live[-1].state == "RUNNING"
         for job in live:
             ended = queue.cancel(tx, job, f"stopped by {caller.actor}")
-        return View(ended or live[-1], tasks.seen(tx, task_id)), ran
+        return _view(tx, ended or live[-1], tasks.seen(tx, task_id)), ran
 
     return await core.db.tx(caller, body)
 
@@ -233,7 +234,7 @@ async def cancel(core: Core, caller: Caller, task_id: str, job_id: str) -> tuple
     def body(tx: Tx) -> tuple[View, bool]:
         job, task = _found(tx, task_id, job_id)
         ended = queue.cancel(tx, job, f"cancelled by {caller.actor}")
-        return View(ended or job, tasks.seen(tx, task.id)), ended is not None
+        return _view(tx, ended or job, tasks.seen(tx, task.id)), ended is not None
 
     return await core.db.tx(caller, body)
 
@@ -265,7 +266,7 @@ def _found(tx: Tx, task_id: str, job_id: str) -> tuple[Job, Task]:
 
 def _view(tx: Tx, job: Job, task: Task) -> View:
     waits = job.state in ("QUEUED", "STALE")
-    return View(job, task, admission.waiting_for(tx, job) if waits else None)
+    return View(job, task, task_views.runtime_of(tx, task), admission.waiting_for(tx, job) if waits else None)
 
 
 def _started(tx: Tx, job: Job) -> None:
