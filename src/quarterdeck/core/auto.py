@@ -140,19 +140,19 @@ def check_repos(tx: Tx, task: Task) -> None:
         raise NotStarted(
             f"task {task.id} has no project, so there is no repository to work in",
             field="task_id",
-            hint="give it a project with a repository",
+            hint="tasks_update gives it one of your projects, or projects_create makes one with repo_paths",
             code="NOT_STARTED",
-            next_tool="tasks_update",
-            next_arguments={"task_id": task.id, "project_id": "<project_id of projects_list>"},
+            next_tool="projects_list",
+            next_arguments={},
         )
     if not project_rows.repos_of(tx, task.project_id):
         raise NotStarted(
             f"the project of task {task.id} has no repository to work in",
             field="task_id",
-            hint="make a project with repo_paths and give it to the task",
+            hint="tasks_update gives it another project, or projects_create makes one with repo_paths",
             code="NOT_STARTED",
-            next_tool="projects_create",
-            next_arguments={"name": "<name>", "repo_paths": ["<absolute path>"]},
+            next_tool="projects_list",
+            next_arguments={},
         )
 
 
