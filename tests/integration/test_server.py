@@ -91,6 +91,11 @@ def test_unknown_path_is_404(core: Core, path: str) -> None:
     assert core.request("GET", path).status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/api/jobs/%00", "/api/jobs?task_id=%00", "/tasks/%00", "/?text=a%00b"])
+def test_nul_in_an_address_is_400(core: Core, path: str) -> None:
+    assert core.request("GET", path).status_code == 400
+
+
 ROUTES = (*MCP, "/mcp/nope", TOKENS, f"{TOKENS}/some-id", "/readyz", "/metrics", "/", "/nope")
 
 
