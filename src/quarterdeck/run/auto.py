@@ -193,7 +193,7 @@ async def _judge(
         why = f"The agent ended without changing anything. {notes}".strip()
         return await _failed(run, ground, result, auto.NO_CHANGES, f"{why} It said: {said}" if said else why)
     if command:
-        await run.note(step="acceptance", text=command)
+        await run.note(step="acceptance", text=f"acceptance: {command}")
         check = await _accept(run, ground, command)
         result["acceptance"] = check.row
         if not check.passed:
