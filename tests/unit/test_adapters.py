@@ -213,6 +213,7 @@ def test_gemini_finds_its_settings_in_its_home(tmp_path: Path) -> None:
     assert started.env["GEMINI_CLI_TRUST_WORKSPACE"] == "true"
     assert "yolo" in started.argv
     assert "yolo" not in launch("gemini", tmp_path, mode="read").argv
+    assert "--model=--yolo" in launch("gemini", tmp_path, mode="read", model="--yolo").argv
 
 
 def test_opencode_keeps_the_configuration_of_its_row(tmp_path: Path) -> None:
