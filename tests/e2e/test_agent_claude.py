@@ -158,6 +158,8 @@ def test_effort_and_a_sub_agent_reach_the_model(ann: Modern, model: FakeModel) -
 def test_a_schema_is_checked_before_the_run_and_the_answer_after_it(ann: Modern) -> None:
     refused = ann.refused("prompt", message="x", json_schema='{"type": "nonsense"}')
     assert refused["field"] == "json_schema"
+    outside = '{"properties": {"a": {"$ref": "http://127.0.0.1:1/schema"}}}'
+    assert "outside of itself" in ann.refused("prompt", message="x", json_schema=outside)["error"]
     fits = script({"tool": "StructuredOutput", "input": {"port": 7411}}, {"text": "Done."})
     answer = ann.done("prompt", message=f"Which? {fits}", json_schema=json.dumps(SCHEMA), blocking=True)
     assert answer["structured_output"] == {"port": 7411}

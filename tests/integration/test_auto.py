@@ -54,6 +54,14 @@ def test_a_failing_agent_fails_the_task_with_the_end_of_its_log_and_keeps_its_wo
     assert repo.git("show", f"quarterdeck/{task}:half.txt") == "done"
 
 
+def test_a_branch_that_is_not_there_fails_the_task_and_not_the_next_one(board: Board) -> None:
+    project = board.project(board.repo())
+    missing = board.run(board.task(project, "write a.txt b", base_branch="missing"))
+    assert (missing["code"], missing["reason"]) == ("JOB_EXECUTION_ERROR", "EXECUTOR_ERROR")
+    assert "no branch missing" in missing["message"]
+    assert board.run(board.task(project, "write a.txt b"))["success"]
+
+
 def test_the_acceptance_command_decides_whatever_the_agent_says(board: Board) -> None:
     repo = board.repo()
     project = board.project(repo, acceptance_command="echo checking; grep -q right answer.txt")

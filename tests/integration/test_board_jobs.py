@@ -126,11 +126,10 @@ def test_a_pair_task_points_to_the_call_that_makes_it_auto(board: Board, project
 
 
 def test_what_cannot_start_says_what_to_do(board: Board, project: str, finished: Any) -> None:
-    bare = board.task(None)
-    refused = board.refused("jobs_submit", task_id=bare, action="start_agent")
-    assert (refused["code"], refused["next_tool"]) == ("NOT_STARTED", "tasks_update")
-    empty = board.task(board.project())
-    assert board.refused("jobs_submit", task_id=empty, action="start_agent")["next_tool"] == "projects_create"
+    for task in (board.task(None), board.task(board.project())):
+        refused = board.refused("jobs_submit", task_id=task, action="start_agent")
+        assert (refused["code"], refused["next_tool"]) == ("NOT_STARTED", "projects_list")
+        assert board.done(refused["next_tool"], **refused["next_arguments"])["success"]
     for agent in ("missing", "nobody", "research-agent"):
         task = board.task(project, agent_backend=agent)
         refused = board.refused("jobs_submit", task_id=task, action="start_agent")

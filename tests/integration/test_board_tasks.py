@@ -253,6 +253,11 @@ def test_logs_of_runs_come_newest_first_within_their_budget(owner: Client, folde
     assert summary["truncated"] == ["logs"]
     full = owner.done("get_task", task_id=task_id, mode="full")
     assert [len(entry["content"]) for entry in full["logs"]] == [10_000, 10_000, 4_000]
+    short = made(owner)
+    for number in range(12):
+        add_job(folder, f"job_{uuid.uuid4().hex[:20]}", short, user, "FAILED", number, b"it broke")
+    shown = owner.done("get_task", task_id=short, mode="full")
+    assert ([entry["content"] for entry in shown["logs"]], shown["truncated"]) == (["it broke"] * 10, [])
 
 
 def test_what_goes_on_with_a_task_is_told(
@@ -260,13 +265,16 @@ def test_what_goes_on_with_a_task_is_told(
 ) -> None:
     task_id = made(owner)
     assert not any(owner.done("get_task", task_id=task_id)["runtime"].values())
-    add_job(folder, f"job_{uuid.uuid4().hex[:20]}", task_id, user, "QUEUED", 1, None)
+    job_id = f"job_{uuid.uuid4().hex[:20]}"
+    add_job(folder, job_id, task_id, user, "QUEUED", 1, None)
     waiting = owner.done("get_task", task_id=task_id)["runtime"]
     assert waiting["is_pending"] and waiting["pending_reason"] and not waiting["is_running"]
     owner.done("tasks_move", task_id=task_id, status="IN_PROGRESS")
     orchestrator.done("task_update", task_id=task_id, action="block", reason="no key")
     blocked = owner.done("get_task", task_id=task_id)["runtime"]
     assert (blocked["is_blocked"], blocked["blocked_reason"]) == (True, "no key")
+    as_job = owner.done("jobs_get", task_id=task_id, job_id=job_id)["runtime"]
+    assert as_job == blocked, "a job and its task must tell the same"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from quarterdeck.git import diffs, worktrees
-from quarterdeck.git.spawn import GitError
+from quarterdeck.git.spawn import GitError, git
 from quarterdeck.git.worktrees import Refused, Strategy
 from tests.git_repo import GitRepo
 
@@ -292,6 +292,12 @@ def test_a_missing_default_branch_is_the_one_checked_out_but_a_named_one_must_ex
     assert (base.target, base.commit) == ("trunk", desk.head("trunk"))
     with pytest.raises(Refused, match="no branch missing"):
         run(worktrees.base_of(desk.repo.path, "missing", "main", "local"))
+
+
+def test_a_repository_without_a_commit_says_that_it_has_none(tmp_path: Path) -> None:
+    run(git(["init", "--quiet", "--initial-branch=trunk"], tmp_path))
+    with pytest.raises(Refused, match="no commit yet"):
+        run(worktrees.base_of(tmp_path, None, "main", "remote"))
 
 
 def test_a_path_is_a_repository_or_says_why_not(desk: Desk, tmp_path: Path) -> None:

@@ -215,6 +215,10 @@ def test_only_a_task_in_review_with_changes_is_merged(tmp_path: Path) -> None:
             assert (error.data["code"], error.data["next_tool"]) == ("ACTION_NOT_ALLOWED", "request_review")
             await reviews.request(desk.core, ANN, task.id, "")
             assert "no changes" in (await refused(merges.merge(desk.core, ANN, task.id))).message
+            desk.repos[0].path.rename(tmp_path / "elsewhere")
+            gone = await refused(merges.merge(desk.core, ANN, task.id))
+            assert "is gone" in gone.message and gone.hint, gone
+            (tmp_path / "elsewhere").rename(desk.repos[0].path)
             with pytest.raises(NotFound):
                 await merges.merge(desk.core, BOB, task.id)
             with pytest.raises(NotFound):

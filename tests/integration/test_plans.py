@@ -134,7 +134,7 @@ def test_a_phase_is_found_by_order_or_name(plans: Client, slug: str, which: int 
     assert plans.done("phase_get", plan_slug=slug, phase=which)["phase"]["order"] == 2
 
 
-@pytest.mark.parametrize("which", [0, 3, -1, "Nowhere"])
+@pytest.mark.parametrize("which", [0, 3, -1, "Nowhere", "²"])
 def test_a_phase_that_is_not_there_is_not_found(plans: Client, slug: str, which: int | str) -> None:
     refusal = plans.refused("phase_get", plan_slug=slug, phase_order=which)
     assert (refusal["code"], refusal["field"]) == ("not_found", "phase_order")

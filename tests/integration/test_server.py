@@ -91,6 +91,16 @@ def test_unknown_path_is_404(core: Core, path: str) -> None:
     assert core.request("GET", path).status_code == 404
 
 
+@pytest.mark.parametrize("number", ["-1", "x", "%C2%B2", "9" * 20])
+def test_what_is_no_whole_number_is_422(core: Core, number: str) -> None:
+    assert core.request("GET", f"/api/jobs?limit={number}", core.token).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/api/jobs/%00", "/api/jobs?task_id=%00", "/tasks/%00", "/?text=a%00b"])
+def test_nul_in_an_address_is_400(core: Core, path: str) -> None:
+    assert core.request("GET", path).status_code == 400
+
+
 ROUTES = (*MCP, "/mcp/nope", TOKENS, f"{TOKENS}/some-id", "/readyz", "/metrics", "/", "/nope")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from quarterdeck.domain.errors import Conflict, Unavailable
 from quarterdeck.events import ALL, Bus, Event
-from quarterdeck.store import tasks
+from quarterdeck.store import cards, runs, scratchpads, tasks
 from quarterdeck.store.db import Database, open_database
 from quarterdeck.store.tx import Tx
 from tests.store import ANN, add, ask, is_chained, new_task, opened, whole_log
+
+IDS = [f"id-{number}" for number in range(100)]
 
 
 @pytest.fixture
@@ -280,3 +283,42 @@ def test_what_was_acknowledged_outlives_a_killed_process(url: str) -> None:
             assert kept == {event.entity_id for event in events}
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda tx: cards.in_column(tx, ["pending", "failed"], {}, 100),
+        lambda tx: cards.some(tx, IDS, {}),
+        lambda tx: cards.runs_of(tx, IDS),
+        lambda tx: runs.live(tx, ["QUEUED", "STALE"], 100),
+        lambda tx: runs.over(tx, {}, 100),
+        lambda tx: runs.titles_of(tx, IDS),
+        lambda tx: tasks.page(tx, tasks.Wanted(statuses=["review"]), None, 50),
+        lambda tx: tasks.some(tx, IDS),
+        lambda tx: scratchpads.of(tx, IDS),
+    ],
+    ids=["column", "cards", "runs", "live", "over", "titles", "page", "tasks", "notes"],
+)
+def test_what_people_look_at_often_reads_none_of_the_rows_that_it_does_not_show(
+    url: str, read: Callable[[Tx], object]
+) -> None:
+    def plans(tx: Tx) -> list[str]:
+        database = tx.conn.connection.dbapi_connection
+        assert isinstance(database, sqlite3.Connection)
+        said: list[str] = []
+        database.set_trace_callback(said.append)
+        read(tx)
+        database.set_trace_callback(None)
+        asked = [each for each in said if each.startswith("SELECT")]
+        assert asked
+        return [row[3] for each in asked for row in database.execute(f"EXPLAIN QUERY PLAN {each}")]
+
+    async def body() -> list[str]:
+        async with opened(url) as db:
+            await db.tx(ANN, add)
+            return await db.read(ANN, plans)
+
+    all_of_a_user = re.compile(r"(SCAN (tasks|jobs))|((tasks|jobs) USING .*INDEX \S+ \(user_id=\?\)$)")
+    steps = asyncio.run(body())
+    assert not [step for step in steps if all_of_a_user.search(step)], steps

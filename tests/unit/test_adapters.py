@@ -213,6 +213,7 @@ def test_gemini_finds_its_settings_in_its_home(tmp_path: Path) -> None:
     assert started.env["GEMINI_CLI_TRUST_WORKSPACE"] == "true"
     assert "yolo" in started.argv
     assert "yolo" not in launch("gemini", tmp_path, mode="read").argv
+    assert "--model=--yolo" in launch("gemini", tmp_path, mode="read", model="--yolo").argv
 
 
 def test_opencode_finds_nothing_to_install_in_a_new_home_and_keeps_what_is_there(tmp_path: Path) -> None:

@@ -104,6 +104,8 @@ def _command(refusal: Row) -> str | None:
             return f"quarterdeck review {action} {task_id}"
         case "request_review", {"task_id": task_id}:
             return f"quarterdeck review request {task_id}"
+        case "projects_list", _:
+            return "quarterdeck project list, then quarterdeck task update TASK --project ID"
     return None
 
 

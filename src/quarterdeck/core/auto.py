@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from quarterdeck.core import board, lineage, queue, settings, tasks
+from quarterdeck.core import board, lineage, queue, settings, task_views, tasks
 from quarterdeck.core.context import Core
 from quarterdeck.core.registry import named
 from quarterdeck.domain.agents import Agent
@@ -14,9 +14,9 @@ from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, NotFound, QuarterdeckError, Unavailable
 from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.jobs import LIVE, Waiting
-from quarterdeck.domain.records import Job, Review, Task, Transition
+from quarterdeck.domain.records import Job, Review, Task
 from quarterdeck.events import Event
-from quarterdeck.store import admission, jobs, log
+from quarterdeck.store import jobs, log
 from quarterdeck.store import projects as project_rows
 from quarterdeck.store import reviews as review_rows
 from quarterdeck.store import tasks as task_rows
@@ -38,8 +38,6 @@ _REVIEWS: Final = 20
 _FACTS: Final[tuple[str, ...]] = ("commits", "files", "insertions", "deletions", "changed_files")
 _QUIET_SECONDS: Final = 30.0
 _START_TRIES: Final = 3
-# A worker that was not heard of for a lease is gone, and for so long at least.
-_PATIENCE_SECONDS: Final = 60.0
 
 
 class NotStarted(Conflict):
@@ -48,15 +46,15 @@ class NotStarted(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A job with its task, why it still waits, and how the task came to be blocked.
+    """A job with its task, what goes on with that, and why the job still waits.
 
     `behind`: it was started while the last processes of an earlier run were being ended.
     """
 
     job: Job
     task: Task
+    runtime: task_views.Runtime
     waiting: Waiting | None = None
-    blocked: Transition | None = None
     behind: bool = False
 
     @property
@@ -160,19 +158,19 @@ def check_repos(tx: Tx, task: Task) -> None:
         raise NotStarted(
             f"task {task.id} has no project, so there is no repository to work in",
             field="task_id",
-            hint="give it a project with a repository",
+            hint="tasks_update gives it one of your projects, or projects_create makes one with repo_paths",
             code="NOT_STARTED",
-            next_tool="tasks_update",
-            next_arguments={"task_id": task.id, "project_id": "<project_id of projects_list>"},
+            next_tool="projects_list",
+            next_arguments={},
         )
     if not project_rows.repos_of(tx, task.project_id):
         raise NotStarted(
             f"the project of task {task.id} has no repository to work in",
             field="task_id",
-            hint="make a project with repo_paths and give it to the task",
+            hint="tasks_update gives it another project, or projects_create makes one with repo_paths",
             code="NOT_STARTED",
-            next_tool="projects_create",
-            next_arguments={"name": "<name>", "repo_paths": ["<absolute path>"]},
+            next_tool="projects_list",
+            next_arguments={},
         )
 
 
@@ -243,7 +241,7 @@ async def stop(core: Core, caller: Caller, task_id: str) -> tuple[View, bool]:
         ran = live[-1].state == "RUNNING"
         for job in live:
             ended = queue.cancel(tx, job, f"stopped by {caller.actor}")
-        return View(ended or live[-1], tasks.seen(tx, task_id)), ran
+        return _view(tx, core, ended or live[-1], tasks.seen(tx, task_id)), ran
 
     return await core.db.tx(caller, body)
 
@@ -254,7 +252,7 @@ async def cancel(core: Core, caller: Caller, task_id: str, job_id: str) -> tuple
     def body(tx: Tx) -> tuple[View, bool]:
         job, task = _found(tx, task_id, job_id)
         ended = queue.cancel(tx, job, f"cancelled by {caller.actor}")
-        return View(ended or job, tasks.seen(tx, task.id)), ended is not None
+        return _view(tx, core, ended or job, tasks.seen(tx, task.id)), ended is not None
 
     return await core.db.tx(caller, body)
 
@@ -285,9 +283,7 @@ def _found(tx: Tx, task_id: str, job_id: str) -> tuple[Job, Task]:
 
 
 def _view(tx: Tx, core: Core, job: Job, task: Task) -> View:
-    patience = int(max(core.settings.worker.lease_seconds, _PATIENCE_SECONDS) * 1_000_000)
-    waiting = admission.waiting_for(tx, job, patience) if job.state in ("QUEUED", "STALE") else None
-    return View(job, task, waiting, tasks.blocked(tx, task))
+    return View(job, task, task_views.runtime_of(tx, core, task), task_views.waiting_for(tx, core, job))
 
 
 def _started(tx: Tx, job: Job) -> None:

@@ -370,7 +370,7 @@ def found(tx: Tx, slug: str, *, lock: bool = False, field: str = "plan_slug") ->
 
 def _phase(phases: Sequence[Phase], which: int | str) -> Phase:
     """A phase by its order, counted from 1, or by its name."""
-    if isinstance(which, str) and which.strip().isdigit():
+    if isinstance(which, str) and which.strip().isdecimal():
         which = int(which)
     if isinstance(which, int):
         named = [phase for phase in phases if phase.position == which]

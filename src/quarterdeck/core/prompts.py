@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -184,7 +185,20 @@ def _schema(text: str | None) -> dict[str, Any] | None:
         raise Invalid(f"json_schema is no JSON Schema: {error.message}", field="json_schema") from error
     if not isinstance(schema, dict):
         raise Invalid("json_schema must be an object", field="json_schema")
+    if (outside := next(_outside(schema), None)) is not None:
+        raise Invalid(f"json_schema refers to {outside[:100]!r}, outside of itself", field="json_schema")
     return schema
+
+
+def _outside(schema: Any) -> Iterator[str]:
+    """What a schema refers to that is no place in it: nothing is fetched for anybody."""
+    if isinstance(schema, dict):
+        given = (schema.get(name) for name in ("$ref", "$dynamicRef"))
+        yield from (each for each in given if isinstance(each, str) and not each.startswith("#"))
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _outside(each)
 
 
 def _session(tx: Tx, agent: Agent, ask: Ask) -> tuple[str, Session]:

@@ -123,6 +123,8 @@ def approval(tx: Tx, task_id: str) -> Review | None:
 def in_review(tx: Tx, task_id: str) -> Task:
     """The caller's task, locked, if it is in review; else Conflict."""
     task = tasks.held(tx, task_id)
+    if column_of(task.status) == "DONE":
+        raise _not_allowed(f"task {task_id} is {task.status}", "move it back with tasks_move first")
     if task.status != "review":
         raise _not_allowed(
             f"task {task_id} is in {column_of(task.status)}, not in REVIEW",

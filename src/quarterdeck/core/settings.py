@@ -13,17 +13,19 @@ from quarterdeck.core import queue, registry
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.domain.jobspec import branch_name, model_name
 from quarterdeck.events import Bus
 from quarterdeck.store import settings as rows
 from quarterdeck.store.db import Database
 from quarterdeck.store.tx import Tx
 
 CONCURRENCY: Final = "general.max_concurrent_agents"
+_WORKER: Final = "general.default_worker_agent"
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {"general": GeneralSettings, "ui": UiSettings}
 # Names of the board for what the configuration has under another key.
 _ELSEWHERE: Final[dict[str, tuple[str, str, Any]]] = {
     CONCURRENCY: ("worker", "concurrency", Annotated[int, Field(ge=1, le=10)]),
-    "general.default_worker_agent": (
+    _WORKER: (
         *("defaults", "worker_agent"),
         Annotated[str, Field(min_length=1, max_length=200)],
     ),
@@ -97,6 +99,7 @@ async def update(core: Core, caller: Caller, changes: Mapping[str, Any]) -> dict
     for name, value in changes.items():
         key = _key(name)
         checked[key] = _checked(key, name, value)
+        _check_name(core, key, name, checked[key])
     if not checked:
         raise Invalid("no setting was given", hint=f"one of {', '.join(KEYS)}")
 
@@ -123,5 +126,18 @@ def _checked(key: str, name: str, value: Any) -> Any:
     try:
         return _TYPES[key].validate_python(value, strict=True)
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]["msg"]
-        raise Invalid(f"{name} must {problem.removeprefix('Input should ')}", field=name) from None
+        problem = error.errors(include_url=False, include_input=False)[0]["msg"].partition(" should ")[2]
+        raise Invalid(f"{name} must {problem or 'be another value'}", field=name) from None
+
+
+def _check_name(core: Core, key: str, name: str, value: Any) -> None:
+    """Refuse what can be no branch, model or agent: it would fail every task from then on."""
+    if key == _WORKER and registry.named(core, value) is None:
+        raise Invalid(f"there is no agent {value!r}", field=name, hint=f"one of {', '.join(core.agents)}")
+    try:
+        if key == "general.default_base_branch":
+            branch_name(value)
+        elif key.startswith("general.default_model_") and value is not None:
+            model_name(value)
+    except ValueError as error:
+        raise Invalid(f"{name} {error}", field=name) from None

@@ -10,13 +10,15 @@ from quarterdeck.core.queue import LOG
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Conflict, Invalid
 from quarterdeck.domain.ids import iso
-from quarterdeck.domain.jobs import CLAIMABLE, LIVE
+from quarterdeck.domain.jobs import CLAIMABLE, LIVE, Waiting
 from quarterdeck.domain.records import Job, Review, Task
-from quarterdeck.store import artifacts, reviews, scratchpads
+from quarterdeck.store import admission, artifacts, reviews, scratchpads
 from quarterdeck.store import jobs as job_rows
 from quarterdeck.store.tx import Tx
 
 _RUNS: Final = 20
+# A worker that was not heard of for a lease is gone, and for so long at least.
+_PATIENCE_SECONDS: Final = 60.0
 _REVIEWS: Final = 20
 _BYTES_A_CHARACTER: Final = 4
 
@@ -110,7 +112,7 @@ async def detail(
         task = tasks.seen(tx, task_id)
         return Detail(
             task,
-            _runtime(tx, task),
+            runtime_of(tx, core, task),
             scratchpads.get(tx, task_id) if notes else None,
             _logs(tx, task_id, limits) if logs else None,
             reviews.of_task(tx, task_id, _REVIEWS) if review else None,
@@ -133,15 +135,25 @@ def _logs(tx: Tx, task_id: str, limits: Limits) -> list[Run]:
         raw, size = tail
         text = raw.decode("utf-8", "ignore")
         found.append(Run(count - back, job, text[-most:], cut=size > len(raw) or len(text) > most))
-        room -= most
+        room -= len(found[-1].content)
     return found
 
 
-def _runtime(tx: Tx, task: Task) -> Runtime:
+def waiting_for(tx: Tx, core: Core, job: Job) -> Waiting | None:
+    """What a job that is to be claimed waits for; None when it is next, or does not wait."""
+    if job.state not in CLAIMABLE:
+        return None
+    patience = max(core.settings.worker.lease_seconds, _PATIENCE_SECONDS)
+    return admission.waiting_for(tx, job, int(patience * 1_000_000))
+
+
+def runtime_of(tx: Tx, core: Core, task: Task) -> Runtime:
+    """What is going on with a task, told the same wherever it is asked."""
     its_jobs, _ = job_rows.of_task(tx, task.id, _RUNS)
     live = [job for job in its_jobs if job.state in LIVE]
     running = any(job.state == "RUNNING" for job in live)
     waiting = next((job for job in live if job.state in CLAIMABLE), None)
+    reason = waiting and waiting_for(tx, core, waiting)
     blocked = tasks.blocked(tx, task)
     return Runtime(
         is_running=running and task.status != "review",
@@ -150,8 +162,8 @@ def _runtime(tx: Tx, task: Task) -> Runtime:
         blocked_reason=blocked.reason if blocked else None,
         blocked_at=iso(blocked.created_at) if blocked else None,
         is_pending=waiting is not None,
-        pending_reason=f"{waiting.id} waits for a worker" if waiting else None,
-        pending_at=iso(waiting.created_at) if waiting else None,
+        pending_reason=(reason.words if reason else "it is next") if waiting else None,
+        pending_at=iso(waiting.updated_at) if waiting else None,
     )
 
 
@@ -176,7 +188,7 @@ async def workplace(core: Core, caller: Caller, task_id: str) -> Workplace:
         )
 
     def body(tx: Tx) -> tuple[list[Review], Runtime]:
-        return reviews.of_task(tx, task_id, _REVIEWS), _runtime(tx, around.task)
+        return reviews.of_task(tx, task_id, _REVIEWS), runtime_of(tx, core, around.task)
 
     its_reviews, runtime = await core.db.read(caller, body)
     paths = [tree.path for tree in made.values()]

@@ -229,6 +229,8 @@ async def settle(core: Core, found: Sequence[Worktree], message: str) -> Summary
     try:
         for each in found:
             repo = Path(each.repo_path)
+            if not await asyncio.to_thread(repo.is_dir):
+                raise Conflict(f"the repository {repo} is gone", hint="put it back where it was")
             settled = await worktrees.settle(repo, Path(each.path), each.branch, message[:_MESSAGE])
             notes += [settled.note] if settled.note else []
             begun = await _begun(each)

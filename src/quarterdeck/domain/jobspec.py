@@ -85,14 +85,16 @@ def _glob(pattern: str) -> str:
     return pattern
 
 
-def _branch(name: str) -> str:
+def branch_name(name: str) -> str:
+    """The name, if git would take it for a branch; else ValueError."""
     if _BAD_REF.search(name):
         raise ValueError("is not the name of a branch")
     return name
 
 
-def _model_name(name: str) -> str:
-    if name.startswith("-") or _CONTROL.search(name):
+def model_name(name: str) -> str:
+    """The name, if a model could have it; else ValueError."""
+    if not name.strip() or name.startswith("-") or _CONTROL.search(name):
         raise ValueError("is not the name of a model")
     return name
 
@@ -145,7 +147,7 @@ class Repo(_Part):
     type: Literal["git", "local"]
     url: Annotated[str, Field(max_length=2_000)] | None = Field(default=None, validate_default=True)
     path: Annotated[str, Field(max_length=4_000)] | None = Field(default=None, validate_default=True)
-    base_branch: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_branch)]
+    base_branch: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(branch_name)]
     baseline_commit: Annotated[str, AfterValidator(_sha)]
 
     @field_validator("url")
@@ -229,7 +231,7 @@ class Context(_Part):
 class Execution(_Part):
     """How to run it. `sandbox` and `askPolicy` are fixed by the contract."""
 
-    preferred_model: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_model_name)]
+    preferred_model: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(model_name)]
     sandbox: Literal["read-only"]
     ask_policy: Literal["untrusted"]
     timeout_s: Seconds | None = None

@@ -158,6 +158,8 @@ async def base_of(repo: Path, branch: str | None, default: str, strategy: Strate
     else:
         ahead = await text(repo, "rev-list", "--count", f"{remote}..{local}")
         chosen = local if int(ahead) else remote
+    if chosen is None and target == await current_branch(repo):
+        raise Refused(f"{repo} has no commit yet, so there is nothing to begin at")
     if chosen is None:
         raise Refused(f"there is no branch {target} in {repo}")
     return Base(chosen, target, note)

@@ -173,7 +173,7 @@ async def _judge(
         why = f"The agent ended without changing anything. {notes}".strip()
         return await _failed(run, ground, result, auto.NO_CHANGES, f"{why} It said: {said}" if said else why)
     if command:
-        await run.note(step="acceptance", text=command)
+        await run.note(step="acceptance", text=f"acceptance: {command}")
         seconds = run.core.settings.worker.acceptance_seconds
         verdict = await check(run.core, command, ground.cwd, seconds, home=ground.home)
         result["acceptance"] = {

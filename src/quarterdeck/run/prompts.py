@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from quarterdeck.core import prompts
 from quarterdeck.core.context import Core
 from quarterdeck.core.queue import Ending, File
@@ -16,6 +14,7 @@ from quarterdeck.domain.records import Job
 from quarterdeck.git.spawn import GitError, git
 from quarterdeck.run.adapters.base import Assignment, Conversation, Outcome, Step
 from quarterdeck.run.agent_run import Failed, JobRun, Lost
+from quarterdeck.run.schemas import misfit
 
 _IN_ROW = 100_000
 _HISTORY = 4_000_000
@@ -165,7 +164,7 @@ async def _said(run: JobRun, messages: Messages) -> Sequence[File]:
 
 
 async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
-    text, problem = run.masked(outcome.final_text), _problem(run.job, outcome)
+    text, problem = run.masked(outcome.final_text), await _problem(run.job, outcome)
     usage, said = outcome.usage, len(messages.rows) - 1
     result: dict[str, Any] = {
         "text": text[:_IN_ROW],
@@ -198,7 +197,7 @@ async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
     )
 
 
-def _problem(job: Job, outcome: Outcome) -> str | None:
+async def _problem(job: Job, outcome: Outcome) -> str | None:
     """Why a run did not end well: what the agent said of its end, or an answer against its schema."""
     if not outcome.ok:
         return outcome.error or f"the agent ended with {outcome.stop_reason}"
@@ -207,5 +206,4 @@ def _problem(job: Job, outcome: Outcome) -> str | None:
         return None
     if outcome.structured is None:
         return "the agent gave no structured output, though json_schema asks for it"
-    errors = sorted(jsonschema.Draft202012Validator(schema).iter_errors(outcome.structured), key=str)
-    return f"the structured output does not fit json_schema: {errors[0].message[:300]}" if errors else None
+    return await misfit(schema, outcome.structured)

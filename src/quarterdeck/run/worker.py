@@ -17,7 +17,7 @@ from quarterdeck.core import queue, settings
 from quarterdeck.core.context import Core
 from quarterdeck.core.models import keep
 from quarterdeck.core.queue import LOG, SYSTEM, Claimed, Ending, File
-from quarterdeck.domain.errors import Conflict, QuarterdeckError
+from quarterdeck.domain.errors import Conflict, Invalid, NotFound, QuarterdeckError
 from quarterdeck.domain.jobs import PROMPT, WORKED
 from quarterdeck.domain.records import Job, WorkerRow
 from quarterdeck.events import Event
@@ -235,7 +235,10 @@ class Worker:
             raise
         except QuarterdeckError as error:
             logger.warning("job.failed", job=run.job.id, error=error.message)
-            return Ending("FAILED", error.message, reason="INTERNAL_ERROR")
+            # What is missing or in the way is the user's to mend, and no fault of ours.
+            theirs = isinstance(error, Invalid | NotFound | Conflict)
+            reason = "EXECUTOR_ERROR" if theirs else "INTERNAL_ERROR"
+            return Ending("FAILED", error.message, reason=reason)
         except Exception as error:
             logger.exception("job.broke", job=run.job.id)
             summary = f"Something broke on our side ({type(error).__name__})."

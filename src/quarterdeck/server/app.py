@@ -145,6 +145,8 @@ class Application:
         problem = self._hosts.problem(scope)
         if problem is not None:
             await answer(send, problem[0], {"detail": problem[1]})
+        elif "\0" in path or b"%00" in scope["query_string"]:
+            await answer(send, 400, {"detail": "no address here has a NUL character in it"})
         elif path == "/readyz":
             await self._readiness(send)
         elif path == openapi.PATH:

@@ -135,5 +135,5 @@ class HostCheck:
     def _known(self, host: str) -> bool:
         host = host.lower()
         name, colon, port = host.rpartition(":")
-        bare = name if colon and port.isdigit() else host
+        bare = name if colon and port.isdecimal() else host
         return bare in self._names or host in self._hosts or bare in self._hosts

@@ -172,7 +172,7 @@ def _letters(data: bytes, end: int) -> tuple[str, int]:
 
 def _whole(query: dict[str, str], name: str, default: int) -> int:
     text = query.get(name, str(default))
-    if not text.isdigit() or len(text) > 15:
+    if not text.isdecimal() or len(text) > 15:
         raise Invalid(f"{name} must be a whole number from 0", field=name)
     return int(text)
 

@@ -1,8 +1,10 @@
 """What the board's columns show: tasks by column and filter, with what their jobs cost."""
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.sql import ColumnElement
@@ -11,6 +13,8 @@ from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Plan, Project, Task
 from quarterdeck.store.schema import jobs, plans, projects, tasks
 from quarterdeck.store.tx import Tx, record, within
+
+_NEWEST: Final = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +30,9 @@ class Runs:
     started_at: int | None
 
 
-def _matching(tx: Tx, filters: Mapping[str, str]) -> list[ColumnElement[bool]]:
+def _matching(tx: Tx, filters: Mapping[str, str], *, by_ids: bool = False) -> list[ColumnElement[bool]]:
     """The conditions of the filters: project, plan, agent, priority, and a text in title or description."""
-    conditions: list[ColumnElement[bool]] = [*within(tasks, tx.shape)]
+    conditions: list[ColumnElement[bool]] = [*within(tasks, tx.shape, by_ids=by_ids)]
     for name, column in (("project", "project_id"), ("plan", "plan_id"), ("priority", "priority")):
         if name in filters:
             conditions.append(tasks.c[column] == filters[name])
@@ -46,20 +50,26 @@ def _matching(tx: Tx, filters: Mapping[str, str]) -> list[ColumnElement[bool]]:
 def in_column(
     tx: Tx, statuses: Sequence[str], filters: Mapping[str, str], count: int, after: int = 0
 ) -> list[Task]:
-    """The caller's tasks in some statuses, newest first."""
-    statement = (
-        select(tasks)
-        .where(tasks.c.status.in_(statuses), *_matching(tx, filters))
+    """The caller's tasks in some statuses, newest first.
+
+    Each status is read on its own, in the order of an index: what other columns hold costs nothing.
+    """
+    newest = (
+        select(tasks.c.created_at, tasks.c.id)
+        .where(*_matching(tx, filters))
         .order_by(tasks.c.created_at.desc(), tasks.c.id.desc())
-        .limit(count)
-        .offset(after)
+        .limit(after + count)
     )
-    return [record(Task, row) for row in tx.all(statement)]
+    found = [tx.all(newest.where(tasks.c.status == status)) for status in statuses]
+    merged = heapq.merge(*found, key=lambda row: (row.created_at, row.id), reverse=True)
+    ids = [row.id for row in islice(merged, after, after + count)]
+    rows = {task.id: task for task in some(tx, ids, {})}
+    return [rows[each] for each in ids]
 
 
 def some(tx: Tx, ids: Sequence[str], filters: Mapping[str, str]) -> list[Task]:
     """Those of the caller's tasks that pass the filters."""
-    statement = select(tasks).where(tasks.c.id.in_(ids), *_matching(tx, filters))
+    statement = select(tasks).where(tasks.c.id.in_(ids), *_matching(tx, filters, by_ids=True))
     return [record(Task, row) for row in tx.all(statement)]
 
 
@@ -77,7 +87,7 @@ def runs_of(tx: Tx, ids: Sequence[str]) -> dict[str, Runs]:
     """What the jobs of the caller's tasks came to."""
     if not ids:
         return {}
-    mine = (jobs.c.task_id.in_(ids), *within(jobs, tx.shape))
+    mine = (jobs.c.task_id.in_(ids), *within(jobs, tx.shape, by_ids=True))
     sums = (
         select(
             jobs.c.task_id,
@@ -115,7 +125,7 @@ def plans_by_id(tx: Tx, ids: Sequence[str]) -> dict[str, Plan]:
     """The caller's plans of these ids."""
     if not ids:
         return {}
-    statement = select(plans).where(plans.c.id.in_(ids), *within(plans, tx.shape))
+    statement = select(plans).where(plans.c.id.in_(ids), *within(plans, tx.shape, by_ids=True))
     return {row.id: record(Plan, row) for row in tx.all(statement)}
 
 
@@ -131,12 +141,13 @@ def all_projects(tx: Tx, count: int) -> list[Project]:
 
 
 def agents_named(tx: Tx, count: int) -> list[str]:
-    """The agents that the caller's tasks name."""
-    statement = (
+    """The agents that the caller's newest tasks name."""
+    newest = (
         select(tasks.c.assigned_agent)
-        .where(tasks.c.assigned_agent.is_not(None), *within(tasks, tx.shape))
-        .distinct()
-        .order_by(tasks.c.assigned_agent)
-        .limit(count)
+        .where(*within(tasks, tx.shape))
+        .order_by(tasks.c.created_at.desc(), tasks.c.id.desc())
+        .limit(_NEWEST)
+        .subquery()
     )
-    return [row.assigned_agent for row in tx.all(statement)]
+    named = select(newest.c.assigned_agent).where(newest.c.assigned_agent.is_not(None)).distinct()
+    return [row.assigned_agent for row in tx.all(named.order_by(newest.c.assigned_agent).limit(count))]

@@ -56,9 +56,12 @@ def newest(tx: Tx, kind: str, count: int) -> list[Job]:
 
 
 def costs_of(tx: Tx, session_id: str) -> list[float | None]:
-    """What each job of a session cost, among the caller's own."""
+    """What each prompt of a session cost, among the caller's own."""
     statement = select(jobs.c.cost_usd).where(
-        jobs.c.session_id == session_id, jobs.c.finished_at.is_not(None), *within(jobs, tx.shape)
+        jobs.c.kind == PROMPT,
+        jobs.c.session_id == session_id,
+        jobs.c.finished_at.is_not(None),
+        *within(jobs, tx.shape),
     )
     return [row.cost_usd for row in tx.all(statement)]
 

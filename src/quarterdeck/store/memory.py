@@ -140,12 +140,14 @@ def decisions_of(tx: Tx, task_id: str) -> list[Decision]:
 
 
 def decisions_by_id(tx: Tx, ids: Sequence[str]) -> dict[str, Decision]:
-    statement = select(decisions).where(decisions.c.id.in_(ids), *within(decisions, tx.shape))
+    statement = select(decisions).where(decisions.c.id.in_(ids), *within(decisions, tx.shape, by_ids=True))
     return {row.id: record(Decision, row) for row in tx.all(statement)}
 
 
 def patterns_by_id(tx: Tx, ids: Sequence[str]) -> dict[str, Pattern]:
-    statement = select(patterns).where(patterns.c.id.in_(ids), *within(patterns, tx.shape, anchored=True))
+    statement = select(patterns).where(
+        patterns.c.id.in_(ids), *within(patterns, tx.shape, anchored=True, by_ids=True)
+    )
     return {row.id: record(Pattern, row) for row in tx.all(statement)}
 
 
@@ -240,7 +242,7 @@ def put_vectors(tx: Tx, model: str, vectors: Sequence[Vector]) -> list[Vector]:
         # In one order, so that two cores with the same rows do not lock each other out.
         statement = (
             select(table.c.id)
-            .where(table.c.id.in_(list(wanted)), *within(table, tx.shape))
+            .where(table.c.id.in_(list(wanted)), *within(table, tx.shape, by_ids=True))
             .order_by(table.c.id)
         )
         alive = [wanted[row.id] for row in tx.all(statement)] if wanted else []

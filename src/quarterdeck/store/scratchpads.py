@@ -20,7 +20,7 @@ def of(tx: Tx, task_ids: Sequence[str]) -> dict[str, str]:
     """The notes of several of the caller's tasks, where there are any."""
     if not task_ids:
         return {}
-    mine = select(tasks.c.id).where(tasks.c.id.in_(task_ids), *within(tasks, tx.shape))
+    mine = select(tasks.c.id).where(tasks.c.id.in_(task_ids), *within(tasks, tx.shape, by_ids=True))
     statement = select(scratchpads.c.task_id, scratchpads.c.content).where(scratchpads.c.task_id.in_(mine))
     return {row.task_id: row.content for row in tx.all(statement)}
 

@@ -152,7 +152,7 @@ def some(tx: Tx, task_ids: Sequence[str]) -> dict[str, Task]:
     """Those of the ids that are tasks of the caller."""
     if not task_ids:
         return {}
-    mine = select(tasks).where(tasks.c.id.in_(task_ids), *within(tasks, tx.shape))
+    mine = select(tasks).where(tasks.c.id.in_(task_ids), *within(tasks, tx.shape, by_ids=True))
     return {row.id: record(Task, row) for row in tx.all(mine)}
 
 

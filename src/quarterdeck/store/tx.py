@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import BindParameter, Table, bindparam, false, or_, select
+from sqlalchemy import BindParameter, Table, bindparam, false, func, or_, select
 from sqlalchemy.engine import Connection, CursorResult, Row
 from sqlalchemy.sql import ColumnElement, Executable
 
@@ -24,15 +24,20 @@ def shape_of(caller: Caller) -> Shape:
     return (caller.everyone, caller.project_id is not None, caller.task_id is not None)
 
 
-def within(table: Table, shape: Shape, *, anchored: bool = False) -> list[ColumnElement[bool]]:
+def within(
+    table: Table, shape: Shape, *, anchored: bool = False, by_ids: bool = False
+) -> list[ColumnElement[bool]]:
     """The conditions that keep a statement on `table` to the caller's rows.
 
     `anchored` drops the project and task filter for rows reached through a row that passed it.
+    `by_ids` is for statements that name their rows: SQLite would rather read all that a user has.
     """
     everyone, project, task = shape
     conditions: list[ColumnElement[bool]] = []
     if not everyone:
-        conditions.append(table.c.user_id == bindparam("caller_user"))
+        # The function keeps the planner from the user's index.
+        owner = func.coalesce(table.c.user_id, "") if by_ids else table.c.user_id
+        conditions.append(owner == bindparam("caller_user"))
     if anchored:
         return conditions
     own_project = table.c.id if table.name == "projects" else table.c.get("project_id")

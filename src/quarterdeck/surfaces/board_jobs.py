@@ -9,7 +9,7 @@ from quarterdeck.core.auto import View
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.ids import iso
 from quarterdeck.domain.jobs import Waiting
-from quarterdeck.domain.records import Job
+from quarterdeck.domain.records import Job, as_dict
 from quarterdeck.events import Event
 from quarterdeck.surfaces.board import JOB_STATUS, envelope
 from quarterdeck.surfaces.board_wait import Seconds
@@ -290,27 +290,8 @@ def job_row(view: View) -> Row:
         "input_tokens": job.input_tokens,
         "output_tokens": job.output_tokens,
         "result": job.result or None,
-        "runtime": runtime(view),
+        "runtime": as_dict(view.runtime),
         "current_task_type": task.task_type,
-    }
-
-
-def runtime(view: View) -> Row:
-    """What goes on now, in the words of the document."""
-    job, task = view.job, view.task
-    pending = job.state in ("QUEUED", "STALE")
-    waiting = view.waiting.words if view.waiting else "it is next"
-    return {
-        "is_running": job.state == "RUNNING",
-        "is_reviewing": task.status == "review",
-        "is_blocked": task.status == "blocked",
-        "blocked_reason": view.blocked.reason if view.blocked else None,
-        "blocked_by_task_ids": [],
-        "overlap_hints": [],
-        "blocked_at": iso(view.blocked.created_at) if view.blocked else None,
-        "is_pending": pending,
-        "pending_reason": waiting if pending else None,
-        "pending_at": iso(job.updated_at) if pending else None,
     }
 
 

@@ -65,9 +65,8 @@ async def _approve(call: Call, a: Review) -> Row:
         True,
         "Approved. The task stays in REVIEW until it is merged.",
         "APPROVED",
-        "a maintainer can merge it",
-        "review",
-        {"task_id": task.id, "action": "merge"},
+        # No next tool: merging is a decision of its own, and not every reviewer's.
+        "a maintainer can merge it with the action merge",
         **_shown(task),
     )
 

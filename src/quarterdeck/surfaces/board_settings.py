@@ -55,7 +55,7 @@ async def settings_update(call: Call, a: SettingsUpdate) -> Row:
     updated = await settings.update(call.core, call.caller, given)
     return envelope(
         True,
-        f"{len(updated)} settings updated",
+        "1 setting updated" if len(updated) == 1 else f"{len(updated)} settings updated",
         "UPDATED",
         updated=sorted(updated),
         settings=await settings.current(call.core),

@@ -1,6 +1,5 @@
 """The board's tasks: listing, making, changing, moving and deleting them, and their notes."""
 
-import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -9,6 +8,7 @@ from quarterdeck.config import Terminal
 from quarterdeck.core import board
 from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.ids import iso
+from quarterdeck.domain.jobspec import branch_name
 from quarterdeck.domain.records import Task
 from quarterdeck.surfaces.board import (
     Priority,
@@ -23,17 +23,10 @@ from quarterdeck.surfaces.board import (
 from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text, Title
 from quarterdeck.surfaces.table import Call, tool
 
-_BRANCH = re.compile(r"(?!-)(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[^\s~^:?*\[\\\x00-\x1f\x7f]+")
 _SCRATCHPAD_SHOWN = 2_000
 
 
-def _branch(name: str) -> str:
-    if not _BRANCH.fullmatch(name):
-        raise ValueError("is no name of a branch")
-    return name
-
-
-Branch = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_branch)]
+Branch = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(branch_name)]
 Criteria = Annotated[list[Annotated[str, Field(min_length=1, max_length=2000)]], Field(max_length=100)]
 
 

@@ -48,7 +48,8 @@ class Gemini:
             *("--output-format", "stream-json"),
             # With nobody to ask, `default` has no tool that writes; `plan` would have no MCP either.
             *("--approval-mode", "yolo" if assignment.mode == "edit" else "default"),
-            *(("--model", assignment.model) if assignment.model else ()),
+            # In one word: a value that begins with a dash is no flag.
+            *((f"--model={assignment.model}",) if assignment.model else ()),
             *_session(assignment, flags),
             # Says that nobody is there; the prompt itself comes by stdin.
             *("--prompt", " "),

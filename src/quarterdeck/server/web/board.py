@@ -10,6 +10,7 @@ from quarterdeck.domain.records import Task
 from quarterdeck.domain.states import COLUMNS, Column, Priority
 from quarterdeck.server.web.routing import Answer, Request, as_json, go, route
 from quarterdeck.server.web.show import page
+from quarterdeck.surfaces.board_tasks import Branch
 from quarterdeck.surfaces.schema import Args, Id, Label, Some, Text, Title, parse
 
 _PAGE: Final = 100
@@ -81,7 +82,7 @@ class TaskForm(Args):
     task_type: Literal["AUTO", "PAIR"] = "PAIR"
     agent_backend: Label | None = None
     project_id: Id | None = None
-    base_branch: Label | None = None
+    base_branch: Branch | None = None
     acceptance_criteria: Annotated[list[Some], Field(default_factory=list, max_length=100)]
 
 
