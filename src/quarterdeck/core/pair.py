@@ -315,16 +315,29 @@ async def take_over(core: Core, caller: Caller, task_id: str, why: str) -> bool:
     pair = await find(core, caller, task_id)
     if pair is not None:
         await _close(core, caller, pair, "handed_off", why)
+    else:
+        await _put_out(core, task_id)
     return pair is not None
 
 
+async def _put_out(core: Core, task_id: str) -> None:
+    """End the terminal here of a session that another core has ended. The caller has the task for itself."""
+    if core.terminal is not None and await core.terminal.state(session_name(task_id)) is not None:
+        await core.terminal.end(session_name(task_id))
+
+
 async def _close(core: Core, caller: Caller, pair: Pair, status: str, summary: str) -> None:
-    terminal = core.terminal
-    if terminal is not None and pair.session.context.get("place") == core.place:
+    if core.terminal is not None and pair.session.context.get("place") == core.place:
         if pair.backend == TMUX:
-            await terminal.end(pair.name)
-        await terminal.clear(Path(pair.worktree_path), Path(str(pair.session.context.get("home"))))
+            await core.terminal.end(pair.name)
+        await _cleared(core, pair)
     await core.db.tx(caller, _ended, pair.session, status, summary)
+
+
+async def _cleared(core: Core, pair: Pair) -> None:
+    """Take away the files that were made for a session here."""
+    if core.terminal is not None:
+        await core.terminal.clear(Path(pair.worktree_path), Path(str(pair.session.context.get("home"))))
 
 
 def _ended(tx: Tx, session: Session, status: str, summary: str) -> None:
@@ -369,6 +382,8 @@ async def _drifts(core: Core) -> list[Drift]:
     live = await core.db.read(SYSTEM, rows.newest, KIND, _SWEPT, status="active")
     here = [each for each in live if each.context.get("place") == core.place]
     known = {str(each.context.get("session_name")) for each in here}
+    past = await core.db.read(SYSTEM, rows.newest, KIND, _SWEPT)
+    ended = {str(each.context.get("session_name")) for each in past if each not in live}
     found = [
         Drift(
             "session_dead",
@@ -386,7 +401,7 @@ async def _drifts(core: Core) -> list[Drift]:
                     "terminal_unknown",
                     f"the terminal {name} belongs to no PAIR session",
                     "it is ended",
-                    safe=False,
+                    safe=name in ended,
                     mend=partial(core.terminal.end, name),
                 )
             )
@@ -394,13 +409,19 @@ async def _drifts(core: Core) -> list[Drift]:
 
 
 def watch(core: Core) -> None:
-    """End the session of a task that is over: its checkout may be gone already."""
+    """End the session of a task that is over, as its checkout may be gone already, and what is here of one
+    that another core has ended."""
 
     def over(event: Event) -> None:
         if event.data.get("after") in ("completed", "cancelled") and event.entity_id:
             core.spawn(_over(core, event.entity_id, str(event.data["after"])))
 
+    def ended(event: Event) -> None:
+        if event.task_id and event.entity_id:
+            core.spawn(_ended_elsewhere(core, event.task_id, event.entity_id))
+
     core.bus.on("task.updated", over)
+    core.bus.on("session.ended", ended)
 
 
 async def _over(core: Core, task_id: str, status: str) -> None:
@@ -409,6 +430,16 @@ async def _over(core: Core, task_id: str, status: str) -> None:
         if session is not None:
             pair = await _shown(core, session)
             await _close(core, SYSTEM, pair, "completed", f"the task was {status}")
+
+
+async def _ended_elsewhere(core: Core, task_id: str, session_id: str) -> None:
+    session = await core.db.read(SYSTEM, rows.get, session_id)
+    if session is None or session.kind != KIND or session.context.get("place") != core.place:
+        return
+    async with auto.alone(task_id):
+        if await core.db.read(SYSTEM, rows.live_of_task, task_id, KIND) is None:
+            await _put_out(core, task_id)
+            await _cleared(core, Pair(session, None))
 
 
 async def _leaving(core: Core, caller: Caller, task: Task) -> None:

@@ -4,8 +4,17 @@ from sqlalchemy import func, select
 
 from quarterdeck.domain.jobs import PROMPT
 from quarterdeck.domain.records import Job
+from quarterdeck.store.jobs import clock
 from quarterdeck.store.schema import agents, jobs, workers
 from quarterdeck.store.tx import Tx
+
+_GONE_US = 300_000_000
+
+
+def staffed(tx: Tx, place: str) -> bool:
+    """Whether a worker of this place was there a few minutes ago."""
+    alive = (workers.c.place == place, workers.c.seen_at > clock(tx) - _GONE_US)
+    return tx.one(select(workers.c.id).where(*alive).limit(1)) is not None
 
 
 def waiting_for(tx: Tx, job: Job) -> str | None:
@@ -20,7 +29,7 @@ def waiting_for(tx: Tx, job: Job) -> str | None:
     if job.place is not None:
         places = places.where(workers.c.place == job.place)
     found = tx.one(places)
-    if found is None or not found.n:
+    if found is None or not found.n or (job.place is not None and not staffed(tx, job.place)):
         return "no worker runs where the job belongs"
     here = select(workers.c.id)
     if job.place is not None:
