@@ -110,6 +110,30 @@ def test_a_removal_can_be_done_again_after_half_of_it(half: str, desk: Desk) -> 
     assert seen(desk.repo) == before
 
 
+def test_a_worktree_that_another_git_begins_to_make_outlives_the_removal_of_ours(desk: Desk) -> None:
+    desk.add()
+    begun = desk.repo.path / ".git" / "worktrees" / "another"
+    begun.mkdir()  # so far has git come when it has yet to lock it
+    run(worktrees.remove(desk.repo.path, desk.path, BRANCH))
+    desk.add()
+    assert begun.is_dir()
+
+
+def test_a_worktree_that_another_git_took_the_record_of_is_made_all_the_same(desk: Desk) -> None:
+    parent = desk.repo.path / ".git" / "worktrees"
+    parent.write_text("in the way")
+
+    async def made() -> None:
+        adding = asyncio.ensure_future(worktrees.add(desk.repo.path, desk.path, BRANCH, "main"))
+        done, _ = await asyncio.wait([adding], timeout=0.4)
+        assert not done
+        parent.unlink()
+        await adding
+
+    run(made())
+    assert (desk.path / "a.txt").exists()
+
+
 def test_a_folder_whose_rights_were_taken_away_is_removed(desk: Desk) -> None:
     desk.add()
     (desk.path / "deep").mkdir()
@@ -277,6 +301,17 @@ def test_the_base_follows_the_strategy(cloned: Desk, strategy: Strategy, ahead: 
     assert base.commit == repo.git("rev-parse", expected)
     assert (base.target, base.note) == ("main", None)
     assert (repo.git("rev-parse", "origin/main") != fetched) == (strategy != "local")
+
+
+def test_fetches_at_once_of_one_branch_all_get_it(cloned: Desk) -> None:
+    origin = GitRepo.at(Path(cloned.repo.git("remote", "get-url", "origin")))
+    newest = origin.commit({"new.txt": "new\n"})
+
+    async def fetched() -> list[worktrees.Base]:
+        asked = [worktrees.base_of(cloned.repo.path, None, "main", "remote") for _ in range(6)]
+        return await asyncio.gather(*asked)
+
+    assert {(base.commit, base.note) for base in run(fetched())} == {(newest, None)}
 
 
 def test_a_remote_that_does_not_answer_falls_back_with_a_note(cloned: Desk) -> None:
