@@ -206,6 +206,14 @@ async def _planned(core: Core, task: Task, repo: Repo, path: Path) -> Worktree:
 
 
 def _added(tx: Tx, worktree: Worktree) -> None:
+    """Write down a worktree, unless another core was faster: a task has its worktrees in one place."""
+    tasks.held(tx, str(worktree.task_id))
+    if any(each.place != worktree.place for each in rows.of_task(tx, str(worktree.task_id))):
+        raise Conflict(
+            f"another core makes the worktree of task {worktree.task_id}",
+            hint="ask that one",
+            code="ACTION_NOT_ALLOWED",
+        )
     rows.add(tx, replace(worktree, created_at=tx.now))
     tx.emit(
         "worktree.created",
