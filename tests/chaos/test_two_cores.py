@@ -105,7 +105,8 @@ def test_a_terminal_ends_with_its_task_whichever_core_ended_that(boards: tuple[B
     task = a.task(a.project(a.repo()), task_type="PAIR", agent_backend="terminal")
     a.done("sessions_create", task_id=task)
     until((a.home(task) / "given.json").exists, "begun")
-    assert b.refused("sessions_kill", task_id=task)["code"] == "ACTION_NOT_ALLOWED"
+    assert b.refused("sessions_create", task_id=task)["code"] == "ACTION_NOT_ALLOWED"
+    assert b.done("sessions_exists", task_id=task)["hint"] == "it belongs to another core"
     b.done("tasks_move", task_id=task, status="DONE")
     until(lambda: tmux(a.core, "list-sessions") != 0, "ended")
     until(lambda: not (a.home(task) / "pair.sh").exists(), "cleared away")

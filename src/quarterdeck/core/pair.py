@@ -37,12 +37,13 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A PAIR session as it is shown; `state` None for an editor, which nobody can ask."""
+    """A PAIR session as it is shown; `state` None for an editor, or another core's, which nobody can ask."""
 
     session: Session
     state: State | None
     already_exists: bool = False
     attach: tuple[str, ...] = ()
+    elsewhere: bool = False
 
     @property
     def name(self) -> str:
@@ -63,7 +64,7 @@ class Pair:
     @property
     def alive(self) -> bool:
         return self.session.status == "active" and (
-            self.backend in EDITORS or bool(self.state and self.state.alive)
+            self.backend in EDITORS or self.elsewhere or bool(self.state and self.state.alive)
         )
 
 
@@ -90,7 +91,12 @@ async def create(
         await _check(core, caller, task, worktree_path)
         known = await find(core, caller, task_id)
         if known is not None:
-            _check_here(core, known)
+            if known.elsewhere:
+                raise Conflict(
+                    f"session {known.name} belongs to another core",
+                    hint="attach to it there, or end it with sessions_kill",
+                    code="ACTION_NOT_ALLOWED",
+                )
             if known.alive and reuse:
                 return replace(known, already_exists=True)
             await _close(core, caller, known, "completed", "opened anew")
@@ -100,14 +106,6 @@ async def create(
         agent = await _agent(core, task, backend)
         checkouts = await worktrees.ensure(core, caller, task_id)
         return await _open(core, caller, terminal, task, backend, agent, checkouts)
-
-
-def _check_here(core: Core, pair: Pair) -> None:
-    """Refuse a session on another host, where nobody here can see or end it."""
-    if pair.session.context.get("place") != core.place:
-        raise Conflict(
-            f"session {pair.name} is on another host", hint="ask the core there", code="ACTION_NOT_ALLOWED"
-        )
 
 
 def _terminal(core: Core) -> Terminal:
@@ -290,21 +288,20 @@ async def find(core: Core, caller: Caller, task_id: str) -> Pair | None:
 
 
 async def _shown(core: Core, session: Session) -> Pair:
-    pair = Pair(session, None)
-    if core.terminal is None or pair.backend in EDITORS or session.context.get("place") != core.place:
+    pair = Pair(session, None, elsewhere=session.context.get("place") != core.place)
+    if core.terminal is None or pair.backend in EDITORS or pair.elsewhere:
         return pair
     words = tuple(core.terminal.attach(pair.name))
     return replace(pair, state=await core.terminal.state(pair.name), attach=words)
 
 
 async def kill(core: Core, caller: Caller, task_id: str) -> Pair:
-    """End the PAIR session of a task; Conflict when it has none."""
+    """End the PAIR session of a task; Conflict when it has none. Another core then ends its terminal."""
     pair = await find(core, caller, task_id)
     if pair is None:
         raise Conflict(
             f"task {task_id} has no PAIR session", field="task_id", code="NOT_RUNNING", hint="nothing to end"
         )
-    _check_here(core, pair)
     async with auto.alone(task_id):
         await _close(core, caller, pair, "completed", f"ended by {caller.actor}")
     return pair
