@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,19 +120,23 @@ def test_a_worktree_that_another_git_begins_to_make_outlives_the_removal_of_ours
     assert begun.is_dir()
 
 
-def test_a_worktree_that_another_git_took_the_record_of_is_made_all_the_same(desk: Desk) -> None:
-    parent = desk.repo.path / ".git" / "worktrees"
-    parent.write_text("in the way")
+@pytest.mark.parametrize("deed", ["add", "list"])
+def test_a_record_that_another_git_has_half_made_is_waited_for(desk: Desk, deed: str) -> None:
+    begun = desk.repo.path / ".git" / "worktrees" / "another"
+    begun.mkdir(parents=True)
+    for name, text in {"gitdir": "/nowhere/.git\n", "HEAD": "ref: refs/heads/x\n", "commondir": ""}.items():
+        (begun / name).write_text(text)
 
-    async def made() -> None:
-        adding = asyncio.ensure_future(worktrees.add(desk.repo.path, desk.path, BRANCH, "main"))
-        done, _ = await asyncio.wait([adding], timeout=0.4)
-        assert not done
-        parent.unlink()
-        await adding
+    async def done() -> None:
+        adding = partial(worktrees.add, desk.repo.path, desk.path, BRANCH, "main")
+        listing = partial(worktrees.listing, desk.repo.path)
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(adding() if deed == "add" else listing())
+        assert not (await asyncio.wait([waiting], timeout=0.4))[0]
+        shutil.rmtree(begun)
+        await waiting
 
-    run(made())
-    assert (desk.path / "a.txt").exists()
+    run(done())
+    assert (desk.path / "a.txt").exists() == (deed == "add")
 
 
 def test_a_folder_whose_rights_were_taken_away_is_removed(desk: Desk) -> None:

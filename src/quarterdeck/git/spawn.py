@@ -32,13 +32,10 @@ _MAX_ERRORS: Final = 1 << 16
 _SHOWN: Final = 2_000
 _SHOWN_WORD: Final = 200
 
-# A lock that another holds; the record of a new worktree, or the folder of all records, that another removed.
+# A lock that another holds; the record of a worktree, or the folder of all, that another makes or removes.
 _CONTENDED: Final = (
-    "cannot lock ref",
-    "could not lock",
-    ".lock': File exists",
-    "/locked'",
-    "could not create",
+    *("cannot lock ref", "could not lock", ".lock': File exists"),
+    *("failed to read", "/locked'", "could not create"),
 )
 _SETTINGS: Final = {
     "core.hooksPath": os.devnull,
@@ -185,16 +182,16 @@ async def git(
 users_git = partial(git, user_config=True)
 
 
-async def in_turn(words: Sequence[str], repo: Path, **options: Any) -> None:
-    """Run `users_git`, and once more where another git had the lock that it needed."""
-    for attempt in range(LOCK_TRIES + 1):
+async def in_turn(words: Sequence[str], repo: Path, **options: Any) -> bytes:
+    """Run `users_git`, and once more where another git was in its way."""
+    for _ in range(LOCK_TRIES):
         try:
-            await users_git(words, repo, **options)
-            return
+            return await users_git(words, repo, **options)
         except GitError as error:
-            if attempt == LOCK_TRIES or not in_the_way(error):
+            if not in_the_way(error):
                 raise
         await asyncio.sleep(LOCK_SECONDS)
+    return await users_git(words, repo, **options)
 
 
 def in_the_way(error: BaseException) -> bool:

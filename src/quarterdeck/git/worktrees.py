@@ -322,7 +322,7 @@ def _admin_dir(common: Path, path: Path) -> Path | None:
 
 async def listing(repo: Path) -> list[Listed]:
     """Every checkout of a repository, the main one first."""
-    raw = await users_git(["worktree", "list", "--porcelain", "-z"], repo)
+    raw = await in_turn(["worktree", "list", "--porcelain", "-z"], repo)
     found = []
     for block in raw.split(b"\0\0"):
         fields: dict[str, str] = {}
