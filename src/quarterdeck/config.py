@@ -57,6 +57,8 @@ class ServerSettings(_Section):
     max_body_bytes: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
     rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
     session_idle_seconds: Annotated[int, Field(ge=1)] = 86_400
+    # Long, since whoever has a cookie may try to guess it.
+    web_secret: Annotated[SecretStr, Field(min_length=32)] | None = None
 
 
 class DatabaseSettings(_Section):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,6 +109,34 @@ def test_a_removal_can_be_done_again_after_half_of_it(half: str, desk: Desk) -> 
         run(worktrees.remove(desk.repo.path, desk.path, BRANCH))
     assert not desk.path.exists()
     assert seen(desk.repo) == before
+
+
+def test_a_worktree_that_another_git_begins_to_make_outlives_the_removal_of_ours(desk: Desk) -> None:
+    desk.add()
+    begun = desk.repo.path / ".git" / "worktrees" / "another"
+    begun.mkdir()  # so far has git come when it has yet to lock it
+    run(worktrees.remove(desk.repo.path, desk.path, BRANCH))
+    desk.add()
+    assert begun.is_dir()
+
+
+@pytest.mark.parametrize("deed", ["add", "list"])
+def test_a_record_that_another_git_has_half_made_is_waited_for(desk: Desk, deed: str) -> None:
+    begun = desk.repo.path / ".git" / "worktrees" / "another"
+    begun.mkdir(parents=True)
+    for name, text in {"gitdir": "/nowhere/.git\n", "HEAD": "ref: refs/heads/x\n", "commondir": ""}.items():
+        (begun / name).write_text(text)
+
+    async def done() -> None:
+        adding = partial(worktrees.add, desk.repo.path, desk.path, BRANCH, "main")
+        listing = partial(worktrees.listing, desk.repo.path)
+        waiting: asyncio.Future[Any] = asyncio.ensure_future(adding() if deed == "add" else listing())
+        assert not (await asyncio.wait([waiting], timeout=0.4))[0]
+        shutil.rmtree(begun)
+        await waiting
+
+    run(done())
+    assert (desk.path / "a.txt").exists() == (deed == "add")
 
 
 def test_a_folder_whose_rights_were_taken_away_is_removed(desk: Desk) -> None:
@@ -277,6 +306,17 @@ def test_the_base_follows_the_strategy(cloned: Desk, strategy: Strategy, ahead: 
     assert base.commit == repo.git("rev-parse", expected)
     assert (base.target, base.note) == ("main", None)
     assert (repo.git("rev-parse", "origin/main") != fetched) == (strategy != "local")
+
+
+def test_fetches_at_once_of_one_branch_all_get_it(cloned: Desk) -> None:
+    origin = GitRepo.at(Path(cloned.repo.git("remote", "get-url", "origin")))
+    newest = origin.commit({"new.txt": "new\n"})
+
+    async def fetched() -> list[worktrees.Base]:
+        asked = [worktrees.base_of(cloned.repo.path, None, "main", "remote") for _ in range(6)]
+        return await asyncio.gather(*asked)
+
+    assert {(base.commit, base.note) for base in run(fetched())} == {(newest, None)}
 
 
 def test_a_remote_that_does_not_answer_falls_back_with_a_note(cloned: Desk) -> None:

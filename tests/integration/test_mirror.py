@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import fcntl
 import socketserver
 import subprocess
 import threading
@@ -257,14 +257,33 @@ def test_jobs_at_once_share_one_cache(worker: Worker, repo: GitRepo) -> None:
     assert len(list((worker.folder / "cache").glob("*.git"))) == 1
 
 
-def test_lock_of_a_killed_git_is_taken_away_when_it_is_old(worker: Worker, repo: GitRepo) -> None:
+def fetched_once(worker: Worker, repo: GitRepo) -> tuple[dict[str, Any], Path]:
+    """The spec of a second commit, whose cache is there already."""
     first, second = repo.commit({"a": "0\n"}), repo.commit({"a": "1\n"})
     worker.allowed = [repo.path]
     named: dict[str, Any] = {"type": "local", "path": str(repo.path)}
     worker.files(**named, baselineCommit=first)
     [cache] = (worker.folder / "cache").glob("*.git")
+    return {**named, "baselineCommit": second}, cache
+
+
+def test_lock_of_a_killed_git_is_taken_away(worker: Worker, repo: GitRepo) -> None:
+    spec, cache = fetched_once(worker, repo)
+    (cache / "shallow.lock").touch()
+    assert worker.files(**spec) == {"a": "1\n"}
+
+
+def test_lock_of_a_git_that_outlived_its_core_is_waited_for(worker: Worker, repo: GitRepo) -> None:
+    spec, cache = fetched_once(worker, repo)
     lock = cache / "shallow.lock"
     lock.touch()
-    assert "shallow.lock" in str(worker.refusal(**named, baselineCommit=second))
-    os.utime(lock, (1, 1))
-    assert worker.files(**named, baselineCommit=second) == {"a": "1\n"}
+
+    async def waited() -> Checkout:
+        with cache.with_suffix(".busy").open() as alive:
+            fcntl.flock(alive, fcntl.LOCK_SH)
+            waiting = asyncio.ensure_future(worker.coroutine(spec))
+            assert not (await asyncio.wait([waiting], timeout=0.5))[0]
+            lock.unlink()
+            return await waiting
+
+    assert (run(waited()).path / "a").read_text() == "1\n"

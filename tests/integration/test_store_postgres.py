@@ -23,7 +23,7 @@ from quarterdeck.store.db import open_database
 from quarterdeck.store.postgres import _ORDER
 from quarterdeck.store.tx import Tx
 from tests.postgres import Postgres
-from tests.store import ANN, add, ask, is_chained, opened, until, whole_log
+from tests.store import ANN, add, ask, is_chained, new_task, opened, until, whole_log
 
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = "
 
@@ -70,6 +70,26 @@ def test_two_cores_share_one_chain_and_both_hear_all_of_it_in_order(url: str) ->
             assert len(events) == 400
             assert is_chained(events)
             assert one_heard == two_heard == events
+
+    asyncio.run(run())
+
+
+def test_of_two_that_make_the_same_the_second_sees_the_first(url: str) -> None:
+    task, met = new_task(), threading.Barrier(2)
+
+    def made(tx: Tx) -> bool:
+        if tasks.get(tx, task.id) is not None:
+            return False
+        with contextlib.suppress(threading.BrokenBarrierError):  # the one that is run again is alone
+            met.wait(30)
+            met.abort()
+        add(tx, task)
+        return True
+
+    async def run() -> None:
+        async with opened(url) as one, opened(url) as two:
+            assert sorted(await asyncio.gather(one.tx(ANN, made), two.tx(ANN, made))) == [False, True]
+            assert len(await whole_log(one)) == 1
 
     asyncio.run(run())
 

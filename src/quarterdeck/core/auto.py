@@ -20,6 +20,7 @@ from quarterdeck.store import jobs, log
 from quarterdeck.store import projects as project_rows
 from quarterdeck.store import reviews as review_rows
 from quarterdeck.store import tasks as task_rows
+from quarterdeck.store import worktrees as worktree_rows
 from quarterdeck.store.tx import Tx
 
 KIND: Final = "auto"
@@ -97,6 +98,8 @@ def _submit(
     _check_startable(tx, task)
     if agent is None:
         return None
+    # Where its checkouts lie already, else here: whichever core was asked.
+    checkouts = worktree_rows.of_task(tx, task_id)
     job = queue.submit(
         tx,
         kind=KIND,
@@ -106,7 +109,7 @@ def _submit(
         task_id=task.id,
         project_id=task.project_id,
         timeout_s=timeout_s or TIMEOUT_SECONDS,
-        place=core.place,
+        place=checkouts[0].place if checkouts else core.place,
         user_id=task.user_id,
     )
     return _view(tx, core, job, task), True

@@ -159,6 +159,8 @@ def _check_parent(tx: Tx, task: Task, parent_id: str) -> None:
 async def delete(core: Core, caller: Caller, task_id: str) -> Task:
     """Delete a task: its jobs are cancelled, what hangs on it is ended and removed, then the row goes."""
 
+    await worktrees.here(core, await worktrees.of(core, caller, task_id))
+
     def stopped(tx: Tx) -> Task:
         task = tasks.held(tx, task_id)
         stop_jobs(tx, task_id, "the task was deleted")

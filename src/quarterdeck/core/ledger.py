@@ -309,7 +309,7 @@ def _of_repository(
             "record_stale",
             f"{repo} has a record of the worktree {each.path}, which is gone",
             "the record is removed",
-            mend=partial(checkouts.prune, repo),
+            mend=partial(checkouts.forget, repo, each.path),
         )
         for each in listed
         if each.missing

@@ -157,9 +157,9 @@ async def _at_rest(
     if not work.found:
         end_it = "there is nothing to merge; tasks_move can end the task"
         raise _failed(code, f"task {task_id} has no worktree", end_it)
+    await worktrees.here(core, work.found)
     async with _queued(core, work):
         try:
-            worktrees.here(core, work.found)
             await _recovered(core, work)
             await _stopped(core, caller, work.task)
             # Whoever was before us in the queue may have changed all of it.
@@ -194,6 +194,7 @@ async def _queued(core: Core, work: _Work) -> AsyncIterator[None]:
             if await settings.get(core, "general.serialize_merges"):
                 for path in sorted({each.repo_path for each in work.found}):
                     await held.enter_async_context(_queues.setdefault(path, asyncio.Lock()))
+                    await held.enter_async_context(landing.queued(Path(path)))
             yield
     finally:
         _busy.discard(work.task.id)

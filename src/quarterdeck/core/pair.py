@@ -37,12 +37,13 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A PAIR session as it is shown; `state` None for an editor, which nobody can ask."""
+    """A PAIR session as it is shown; `state` None for an editor, or another core's, which nobody can ask."""
 
     session: Session
     state: State | None
     already_exists: bool = False
     attach: tuple[str, ...] = ()
+    elsewhere: bool = False
 
     @property
     def name(self) -> str:
@@ -63,7 +64,7 @@ class Pair:
     @property
     def alive(self) -> bool:
         return self.session.status == "active" and (
-            self.backend in EDITORS or bool(self.state and self.state.alive)
+            self.backend in EDITORS or self.elsewhere or bool(self.state and self.state.alive)
         )
 
 
@@ -90,7 +91,12 @@ async def create(
         await _check(core, caller, task, worktree_path)
         known = await find(core, caller, task_id)
         if known is not None:
-            _check_here(core, known)
+            if known.elsewhere:
+                raise Conflict(
+                    f"session {known.name} belongs to another core",
+                    hint="attach to it there, or end it with sessions_kill",
+                    code="ACTION_NOT_ALLOWED",
+                )
             # One whose checkout was deleted under it is of no use to anyone.
             if known.alive and reuse and await asyncio.to_thread(Path(known.worktree_path).is_dir):
                 return replace(known, already_exists=True)
@@ -101,14 +107,6 @@ async def create(
         agent = await _agent(core, task, backend)
         checkouts = await worktrees.ensure(core, caller, task_id)
         return await _open(core, caller, terminal, task, backend, agent, checkouts)
-
-
-def _check_here(core: Core, pair: Pair) -> None:
-    """Refuse a session on another host, where nobody here can see or end it."""
-    if pair.session.context.get("place") != core.place:
-        raise Conflict(
-            f"session {pair.name} is on another host", hint="ask the core there", code="ACTION_NOT_ALLOWED"
-        )
 
 
 def _terminal(core: Core) -> Terminal:
@@ -293,21 +291,20 @@ async def find(core: Core, caller: Caller, task_id: str) -> Pair | None:
 
 
 async def _shown(core: Core, session: Session) -> Pair:
-    pair = Pair(session, None)
-    if core.terminal is None or pair.backend in EDITORS or session.context.get("place") != core.place:
+    pair = Pair(session, None, elsewhere=session.context.get("place") != core.place)
+    if core.terminal is None or pair.backend in EDITORS or pair.elsewhere:
         return pair
     words = tuple(core.terminal.attach(pair.name))
     return replace(pair, state=await core.terminal.state(pair.name), attach=words)
 
 
 async def kill(core: Core, caller: Caller, task_id: str) -> Pair:
-    """End the PAIR session of a task; Conflict when it has none."""
+    """End the PAIR session of a task; Conflict when it has none. Another core then ends its terminal."""
     pair = await find(core, caller, task_id)
     if pair is None:
         raise Conflict(
             f"task {task_id} has no PAIR session", field="task_id", code="NOT_RUNNING", hint="nothing to end"
         )
-    _check_here(core, pair)
     async with auto.alone(task_id):
         await _close(core, caller, pair, "completed", f"ended by {caller.actor}")
     return pair
@@ -318,16 +315,29 @@ async def take_over(core: Core, caller: Caller, task_id: str, why: str) -> bool:
     pair = await find(core, caller, task_id)
     if pair is not None:
         await _close(core, caller, pair, "handed_off", why)
+    else:
+        await _put_out(core, task_id)
     return pair is not None
 
 
+async def _put_out(core: Core, task_id: str) -> None:
+    """End the terminal here of a session that another core has ended. The caller has the task for itself."""
+    if core.terminal is not None and await core.terminal.state(session_name(task_id)) is not None:
+        await core.terminal.end(session_name(task_id))
+
+
 async def _close(core: Core, caller: Caller, pair: Pair, status: str, summary: str) -> None:
-    terminal = core.terminal
-    if terminal is not None and pair.session.context.get("place") == core.place:
+    if core.terminal is not None and pair.session.context.get("place") == core.place:
         if pair.backend == TMUX:
-            await terminal.end(pair.name)
-        await terminal.clear(Path(pair.worktree_path), Path(str(pair.session.context.get("home"))))
+            await core.terminal.end(pair.name)
+        await _cleared(core, pair)
     await core.db.tx(caller, _ended, pair.session, status, summary)
+
+
+async def _cleared(core: Core, pair: Pair) -> None:
+    """Take away the files that were made for a session here."""
+    if core.terminal is not None:
+        await core.terminal.clear(Path(pair.worktree_path), Path(str(pair.session.context.get("home"))))
 
 
 def _ended(tx: Tx, session: Session, status: str, summary: str) -> None:
@@ -369,9 +379,13 @@ async def _drifts(core: Core) -> list[Drift]:
     """Terminals against the sessions that the store knows."""
     if core.terminal is None:
         return []
+    # The terminals first: one that opens meanwhile has its row before it, and is known.
+    names = await core.terminal.names()
     live = await core.db.read(SYSTEM, rows.newest, KIND, _SWEPT, status="active")
     here = [each for each in live if each.context.get("place") == core.place]
     known = {str(each.context.get("session_name")) for each in here}
+    past = await core.db.read(SYSTEM, rows.newest, KIND, _SWEPT)
+    ended = {str(each.context.get("session_name")) for each in past if each not in live}
     found = [
         Drift(
             "session_dead",
@@ -382,14 +396,14 @@ async def _drifts(core: Core) -> list[Drift]:
         for each in here
         if each.context.get("backend") == TMUX and not (await _shown(core, each)).alive
     ]
-    for name in await core.terminal.names():
+    for name in names:
         if name not in known:
             found.append(
                 Drift(
                     "terminal_unknown",
                     f"the terminal {name} belongs to no PAIR session",
                     "it is ended",
-                    safe=False,
+                    safe=name in ended,
                     mend=partial(core.terminal.end, name),
                 )
             )
@@ -397,13 +411,19 @@ async def _drifts(core: Core) -> list[Drift]:
 
 
 def watch(core: Core) -> None:
-    """End the session of a task that is over: its checkout may be gone already."""
+    """End the session of a task that is over, as its checkout may be gone already, and what is here of one
+    that another core has ended."""
 
     def over(event: Event) -> None:
         if event.data.get("after") in ("completed", "cancelled") and event.entity_id:
             core.spawn(_over(core, event.entity_id, str(event.data["after"])))
 
+    def ended(event: Event) -> None:
+        if event.task_id and event.entity_id:
+            core.spawn(_ended_elsewhere(core, event.task_id, event.entity_id))
+
     core.bus.on("task.updated", over)
+    core.bus.on("session.ended", ended)
 
 
 async def _over(core: Core, task_id: str, status: str) -> None:
@@ -412,6 +432,16 @@ async def _over(core: Core, task_id: str, status: str) -> None:
         if session is not None:
             pair = await _shown(core, session)
             await _close(core, SYSTEM, pair, "completed", f"the task was {status}")
+
+
+async def _ended_elsewhere(core: Core, task_id: str, session_id: str) -> None:
+    session = await core.db.read(SYSTEM, rows.get, session_id)
+    if session is None or session.kind != KIND or session.context.get("place") != core.place:
+        return
+    async with auto.alone(task_id):
+        if await core.db.read(SYSTEM, rows.live_of_task, task_id, KIND) is None:
+            await _put_out(core, task_id)
+            await _cleared(core, Pair(session, None))
 
 
 async def _leaving(core: Core, caller: Caller, task: Task) -> None:

@@ -20,7 +20,7 @@ from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import Job, Repo, Session
 from quarterdeck.domain.sessions import new_session_id
 from quarterdeck.events import Event
-from quarterdeck.store import artifacts, jobs, log
+from quarterdeck.store import admission, artifacts, jobs, log
 from quarterdeck.store import projects as project_rows
 from quarterdeck.store import sessions as session_rows
 from quarterdeck.store.tasks import project_exists
@@ -107,6 +107,13 @@ async def start(core: Core, caller: Caller, ask: Ask) -> Run:
         if ask.project_id is not None and not project_exists(tx, ask.project_id):
             raise NotFound(f"project {ask.project_id} not found", field="project_id")
         how, session = _session(tx, agent, ask)
+        place = _place(tx, session) or core.place
+        if place != core.place and not admission.staffed(tx, place):
+            raise Conflict(
+                f"session {session.agent_session_id or session.id} is kept by a core that does not run",
+                field="session_id",
+                hint="start that core, or begin a new session",
+            )
         spec = {
             "message": ask.message,
             "how": how,
@@ -123,7 +130,7 @@ async def start(core: Core, caller: Caller, ask: Ask) -> Run:
             agent=agent.id,
             project_id=ask.project_id,
             session_id=session.id,
-            place=core.place,
+            place=place,
         )
         return Run(job, session, {}, None)
 
@@ -235,6 +242,12 @@ def _latest(tx: Tx) -> Session | None:
     """The session of the newest prompt."""
     last = jobs.newest(tx, KIND, 1)
     return session_rows.get(tx, last[0].session_id) if last and last[0].session_id else None
+
+
+def _place(tx: Tx, session: Session) -> str | None:
+    """Where the agent keeps what was said in a session, or in the one that it was forked from."""
+    lineage = {session.id, session.parent_id}
+    return next((job.place for job in jobs.newest(tx, KIND, RUNS) if job.session_id in lineage), None)
 
 
 def _how(tx: Tx, session: Session) -> str:

@@ -54,7 +54,9 @@ async def request(core: Core, caller: Caller, task_id: str, summary: str) -> Tas
 
 async def approve(core: Core, caller: Caller, task_id: str, text: str = "") -> Task:
     """Record that the work as it is now is good. The task stays in review until it is merged."""
-    trees = await trees_of(await worktrees.of(core, caller, task_id))
+    found = await worktrees.of(core, caller, task_id)
+    await worktrees.here(core, found)
+    trees = await trees_of(found)
 
     def body(tx: Tx) -> Task:
         task = in_review(tx, task_id)

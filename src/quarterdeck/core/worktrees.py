@@ -12,7 +12,7 @@ import structlog
 
 from quarterdeck.core import settings, tasks
 from quarterdeck.core.context import Core
-from quarterdeck.domain.callers import Caller
+from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, Invalid
 from quarterdeck.domain.ids import new_id
 from quarterdeck.domain.records import Project, Repo, Task, Worktree
@@ -21,6 +21,7 @@ from quarterdeck.git.diffs import Diff
 from quarterdeck.git.spawn import GitError, readable
 from quarterdeck.git.worktrees import Refused, Strategy, to_the_end
 from quarterdeck.store import tasks as task_rows
+from quarterdeck.store import workers
 from quarterdeck.store import worktrees as rows
 from quarterdeck.store.tx import Tx
 
@@ -125,7 +126,7 @@ async def ensure(core: Core, caller: Caller, task_id: str) -> list[Worktree]:
                 field="task_id",
                 hint="give its project a repository, or give the task a project that has one",
             )
-        here(core, known)
+        await here(core, known)
         by_repo = {each.repo_id: each for each in known}
         names = _names(home[1])
         for repo in home[1]:
@@ -139,12 +140,15 @@ def workplace(checkouts: Sequence[Path]) -> Path:
     return checkouts[0] if len(checkouts) == 1 else checkouts[0].parent
 
 
-def here(core: Core, known: Iterable[Worktree]) -> None:
+async def here(core: Core, known: Iterable[Worktree]) -> None:
     """Refuse worktrees that lie in another data directory."""
     for each in known:
         if each.place != core.place:
+            host = await core.db.read(SYSTEM, workers.host_of, each.place)
             raise Conflict(
-                f"the worktree {each.path} is on another host", hint="ask the core that runs there"
+                f"the worktree {each.path} belongs to another core",
+                hint=f"ask the core on {host}" if host else "ask the core that has it, once it runs",
+                code="ACTION_NOT_ALLOWED",
             )
 
 
@@ -209,6 +213,14 @@ async def _planned(core: Core, task: Task, repo: Repo, path: Path) -> Worktree:
 
 
 def _added(tx: Tx, worktree: Worktree) -> None:
+    """Write down a worktree, unless another core was faster: a task has its worktrees in one place."""
+    tasks.held(tx, str(worktree.task_id))
+    if any(each.place != worktree.place for each in rows.of_task(tx, str(worktree.task_id))):
+        raise Conflict(
+            f"another core makes the worktree of task {worktree.task_id}",
+            hint="ask that one",
+            code="ACTION_NOT_ALLOWED",
+        )
     rows.add(tx, replace(worktree, created_at=tx.now))
     tx.emit(
         "worktree.created",
@@ -223,7 +235,7 @@ def _added(tx: Tx, worktree: Worktree) -> None:
 
 async def settle(core: Core, found: Sequence[Worktree], message: str) -> Summary:
     """Commit what the worktrees hold on their branches, untracked files too, and sum up the branches."""
-    here(core, found)
+    await here(core, found)
     commits = files = insertions = deletions = 0
     notes: list[str] = []
     try:
@@ -249,7 +261,7 @@ async def settle(core: Core, found: Sequence[Worktree], message: str) -> Summary
 async def remove(core: Core, caller: Caller, task_id: str) -> None:
     """Remove a task's worktrees with all that is in them, and their branches."""
     found = await of(core, caller, task_id)
-    here(core, found)
+    await here(core, found)
     for each in found:
         await to_the_end(drop, core, caller, each)
 
@@ -274,7 +286,7 @@ async def diff(
 ) -> TaskDiff:
     """What a task changed since its branches left their targets; what is not committed counts as well."""
     found = await of(core, caller, task_id)
-    here(core, found)
+    await here(core, found)
     try:
         return TaskDiff(tuple([await _diff(each, max_patch, committed) for each in found]))
     except Refused as refused:

@@ -33,6 +33,7 @@ from quarterdeck.git.worktrees import (
 _MARK: Final = b"quarterdeck\n"
 _INDEX: Final = "quarterdeck.index"
 _LOCK: Final = "quarterdeck.lock"
+_QUEUE: Final = "quarterdeck.queue"
 _WAIT_SECONDS: Final = 120.0
 _BUSY_SECONDS: Final = 5.0
 _STEP_SECONDS: Final = 0.05
@@ -158,18 +159,33 @@ async def _recover(move: Move) -> Literal["landed", "undone"]:
 
 
 @contextlib.asynccontextmanager
+async def queued(repo: Path) -> AsyncIterator[None]:
+    """The turn of whoever merges here, gates and all, among all processes of this host."""
+    async with _locked(await common_dir(repo) / _QUEUE) as _:
+        yield
+
+
+@contextlib.asynccontextmanager
 async def _held(repo: Path) -> AsyncIterator[int]:
     """Our lock on a repository: one move at a time, of whatever process."""
-    path = await common_dir(repo) / _LOCK
+    try:
+        async with asyncio.timeout(_WAIT_SECONDS) as waiting, _locked(await common_dir(repo) / _LOCK) as lock:
+            waiting.reschedule(None)
+            yield lock
+    except TimeoutError:
+        raise Refused(f"another merge is at work in {repo}") from None
+
+
+@contextlib.asynccontextmanager
+async def _locked(path: Path) -> AsyncIterator[int]:
+    """Hold a file lock that ends with us; its descriptor."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        for _ in range(int(_WAIT_SECONDS / _STEP_SECONDS)):
+        while True:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             await asyncio.sleep(_STEP_SECONDS)
-        else:
-            raise Refused(f"another merge is at work in {repo}")
         yield descriptor
     finally:
         os.close(descriptor)

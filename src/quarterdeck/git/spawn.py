@@ -16,13 +16,15 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from quarterdeck.domain.jobspec import without_secrets
 
 MAX_OUTPUT: Final = 64 * 1024 * 1024
 TIMEOUT_SECONDS: Final = 60.0
+LOCK_TRIES: Final = 8
+LOCK_SECONDS: Final = 0.25
 
 _GRACE_SECONDS: Final = 2.0
 _CHUNK: Final = 1 << 16
@@ -30,6 +32,11 @@ _MAX_ERRORS: Final = 1 << 16
 _SHOWN: Final = 2_000
 _SHOWN_WORD: Final = 200
 
+# A lock that another holds; the record of a worktree, or the folder of all, that another makes or removes.
+_CONTENDED: Final = (
+    *("cannot lock ref", "could not lock", ".lock': File exists"),
+    *("failed to read", "/locked'", "could not create"),
+)
 _SETTINGS: Final = {
     "core.hooksPath": os.devnull,
     "core.fsmonitor": "false",
@@ -37,6 +44,9 @@ _SETTINGS: Final = {
     "tag.gpgSign": "false",
     "gc.auto": "0",
     "maintenance.auto": "false",
+    # Several work in one repository at once: git's own patience of a moment is too short for a busy host.
+    "core.filesRefLockTimeout": "2000",
+    "core.packedRefsTimeout": "10000",
     "submodule.recurse": "false",
     "fetch.recurseSubmodules": "false",
     "color.ui": "false",
@@ -170,6 +180,23 @@ async def git(
 
 # For the repositories of projects: as their user would run it there, with credentials, filters and all.
 users_git = partial(git, user_config=True)
+
+
+async def in_turn(words: Sequence[str], repo: Path, **options: Any) -> bytes:
+    """Run `users_git`, and once more where another git was in its way."""
+    for _ in range(LOCK_TRIES):
+        try:
+            return await users_git(words, repo, **options)
+        except GitError as error:
+            if not in_the_way(error):
+                raise
+        await asyncio.sleep(LOCK_SECONDS)
+    return await users_git(words, repo, **options)
+
+
+def in_the_way(error: BaseException) -> bool:
+    """Whether git failed because of another that was at work in the same repository."""
+    return isinstance(error, GitError) and any(word in error.said for word in _CONTENDED)
 
 
 async def identity(repo: Path) -> dict[str, str]:

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, ParamSpec, TypeVar
 
-from quarterdeck.git.spawn import GitError, identity, readable, users_git
+from quarterdeck.git.spawn import (
+    LOCK_SECONDS,
+    LOCK_TRIES,
+    GitError,
+    identity,
+    in_the_way,
+    in_turn,
+    readable,
+    users_git,
+)
 
 Strategy = Literal["remote", "local_if_ahead", "local"]
 PREFIX: Final = "quarterdeck/"
@@ -25,8 +34,6 @@ NONE: Final = ""
 _FETCH_SECONDS: Final = 60.0
 _CHECKOUT_SECONDS: Final = 600.0
 _PROTOCOLS: Final = ("file", "git", "http", "https", "ssh")
-_LOCK_TRIES: Final = 8
-_LOCK_SECONDS: Final = 0.25
 _WHOLE_TRIES: Final = 20
 
 P = ParamSpec("P")
@@ -182,7 +189,7 @@ async def _fetch(repo: Path, branch: str) -> str | None:
     spec = f"+refs/heads/{branch}:refs/remotes/{REMOTE}/{branch}"
     words = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--end-of-options", REMOTE, spec]
     try:
-        await users_git(words, repo, protocols=_PROTOCOLS, timeout=_FETCH_SECONDS)
+        await in_turn(words, repo, protocols=_PROTOCOLS, timeout=_FETCH_SECONDS)
     except GitError as error:
         return f"{REMOTE}/{branch} could not be fetched: {error.said[:500]}"
     return None
@@ -210,17 +217,21 @@ async def add(repo: Path, path: Path, branch: str, commit: str) -> None:
 
 
 async def _add(repo: Path, path: Path, branch: str, commit: str) -> None:
-    if await _drop(repo, path):
-        await prune(repo)
-    await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
-    exists = await resolve(repo, f"refs/heads/{branch}") is not None
-    how = [str(path), branch] if exists else ["--no-track", "-b", branch, str(path), commit]
-    try:
-        await users_git(["worktree", "add", "--quiet", *how], repo, timeout=_CHECKOUT_SECONDS)
-    except BaseException:
+    for attempt in range(LOCK_TRIES + 1):
         await _drop(repo, path)
-        await prune(repo)
-        raise
+        await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
+        exists = await resolve(repo, f"refs/heads/{branch}") is not None
+        how = [str(path), branch] if exists else ["--no-track", "-b", branch, str(path), commit]
+        try:
+            await users_git(["worktree", "add", "--quiet", *how], repo, timeout=_CHECKOUT_SECONDS)
+            return
+        except BaseException as error:
+            await _drop(repo, path)
+            if attempt == 0 and isinstance(error, GitError) and " already " in error.said:
+                await prune(repo)  # git may remember a worktree that is gone
+            elif attempt == LOCK_TRIES or not in_the_way(error):
+                raise
+        await asyncio.sleep(LOCK_SECONDS)
 
 
 async def add_detached(repo: Path, path: Path, commit: str) -> None:
@@ -231,7 +242,7 @@ async def add_detached(repo: Path, path: Path, commit: str) -> None:
 async def _add_detached(repo: Path, path: Path, commit: str) -> None:
     await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
     words = ["worktree", "add", "--quiet", "--detach", str(path), commit]
-    await users_git(words, repo, timeout=_CHECKOUT_SECONDS)
+    await in_turn(words, repo, timeout=_CHECKOUT_SECONDS)
 
 
 async def remove(repo: Path, path: Path, branch: str | None) -> None:
@@ -241,25 +252,37 @@ async def remove(repo: Path, path: Path, branch: str | None) -> None:
 
 async def _remove(repo: Path, path: Path, branch: str | None) -> None:
     await _drop(repo, path)
-    if not await asyncio.to_thread(repo.is_dir):
-        return
-    await prune(repo)
-    if branch is not None:
+    if branch is not None and await asyncio.to_thread(repo.is_dir):
         await delete_ref(repo, f"refs/heads/{branch}")
 
 
-async def _drop(repo: Path, path: Path) -> bool:
-    """Delete the folder and git's own record of it; whether there was either."""
-    found = False
+async def _drop(repo: Path, path: Path) -> None:
+    """Delete the folder and git's own record of it."""
     if await asyncio.to_thread(os.path.lexists, path):
         await asyncio.to_thread(delete_folder, path)
-        found = True
     with contextlib.suppress(OSError):
         path.parent.rmdir()
     if await asyncio.to_thread(repo.is_dir) and (admin := await admin_dir(repo, path)) is not None:
-        await asyncio.to_thread(shutil.rmtree, admin, ignore_errors=True)
-        found = True
-    return found
+        await asyncio.to_thread(_remove_record, admin)
+
+
+def _remove_record(admin: Path) -> None:
+    # Not by `git worktree prune`: it would take one that another git is just beginning to make.
+    shutil.rmtree(admin, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        admin.parent.rmdir()
+
+
+async def forget(repo: Path, path: Path) -> None:
+    """Remove git's record of a worktree whose folder is gone."""
+    admin = await admin_dir(repo, path)
+    if admin is not None:
+        await asyncio.to_thread(_forget, admin, path)
+
+
+def _forget(admin: Path, path: Path) -> None:
+    if not path.exists() and not _is_being_made(admin):
+        _remove_record(admin)
 
 
 def delete_folder(path: Path) -> None:
@@ -277,7 +300,7 @@ def delete_folder(path: Path) -> None:
 
 async def delete_ref(repo: Path, ref: str) -> None:
     """Delete a ref whatever it points at; it may be gone already."""
-    await users_git(["update-ref", "-d", "--end-of-options", ref], repo)
+    await in_turn(["update-ref", "-d", "--end-of-options", ref], repo)
 
 
 async def prune(repo: Path) -> None:
@@ -301,7 +324,7 @@ def _admin_dir(common: Path, path: Path) -> Path | None:
 
 async def listing(repo: Path) -> list[Listed]:
     """Every checkout of a repository, the main one first."""
-    raw = await users_git(["worktree", "list", "--porcelain", "-z"], repo)
+    raw = await in_turn(["worktree", "list", "--porcelain", "-z"], repo)
     found = []
     for block in raw.split(b"\0\0"):
         fields: dict[str, str] = {}
@@ -344,7 +367,7 @@ async def is_whole(repo: Path, path: Path) -> bool:
             return False
         if not await asyncio.to_thread(_is_being_made, admin):
             return True
-        await asyncio.sleep(_LOCK_SECONDS)
+        await asyncio.sleep(LOCK_SECONDS)
     return False
 
 
@@ -426,15 +449,15 @@ async def _on_its_branch(repo: Path, path: Path, branch: str, own: dict[str, str
 
 async def _with_lock(path: Path, own: dict[str, str], words: list[str]) -> None:
     """Run a command that writes the index; a lock that a killed git left behind is taken away."""
-    for attempt in range(_LOCK_TRIES + 1):
+    for attempt in range(LOCK_TRIES + 1):
         try:
             await users_git(words, path, env=own, timeout=_CHECKOUT_SECONDS)
         except GitError as error:
-            if "index.lock" not in error.said or attempt == _LOCK_TRIES:
+            if "index.lock" not in error.said or attempt == LOCK_TRIES:
                 raise
-            if attempt == _LOCK_TRIES - 1:
+            if attempt == LOCK_TRIES - 1:
                 await asyncio.to_thread(Path(own["GIT_DIR"], "index.lock").unlink, missing_ok=True)
-            await asyncio.sleep(_LOCK_SECONDS)
+            await asyncio.sleep(LOCK_SECONDS)
         else:
             return
 

@@ -10,15 +10,15 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from quarterdeck.domain.jobspec import FailReason, Repo, without_secrets
-from quarterdeck.git.spawn import GitError, GitTimeout, credentials_apart, git
+from quarterdeck.git.spawn import LOCK_SECONDS, GitError, GitTimeout, credentials_apart, git, in_the_way
 
 FETCH_SECONDS: Final = 600.0
 _LOCK_POLL_SECONDS: Final = 0.05
@@ -124,11 +124,21 @@ async def _ensure(cache: Path) -> None:
 
 
 def _sweep(cache: Path) -> None:
-    """Take away locks that a killed git has left: none that is alive is older than its time limit."""
-    for lock in (cache / "shallow.lock", *cache.glob("refs/**/*.lock")):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - lock.stat().st_mtime > FETCH_SECONDS:
-                lock.unlink()
+    """Take away locks that a killed git has left, unless some git is still at work here."""
+    with contextlib.suppress(BlockingIOError), _marked(cache, fcntl.LOCK_EX):
+        for lock in (cache / "shallow.lock", *cache.glob("refs/**/*.lock")):
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def _marked(cache: Path, how: int) -> Iterator[int]:
+    """The mark of a git that fetches. git inherits it, and has it for as long as it runs, even without us."""
+    descriptor = os.open(cache.with_suffix(".busy"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 async def _kind(cache: Path, name: str) -> str | None:
@@ -144,17 +154,26 @@ async def _fetch(source: Source, commit: str, branch: str, cache: Path, deadline
     address, secret = credentials_apart(source.address)
 
     async def fetch(refspec: str, *options: str) -> None:
-        await git(
-            [
-                *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"),
-                *(*options, "--", address, refspec),
-            ],
-            cache,
-            env=secret,
-            user_config=source.user_config,
-            protocols=("file",) if source.local else _REMOTE_PROTOCOLS,
-            timeout=max(1.0, deadline - time.monotonic()),
-        )
+        words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+        while True:
+            try:
+                with _marked(cache, fcntl.LOCK_SH) as mark:
+                    await git(
+                        [*words, *options, "--", address, refspec],
+                        cache,
+                        env=secret,
+                        user_config=source.user_config,
+                        protocols=("file",) if source.local else _REMOTE_PROTOCOLS,
+                        timeout=max(1.0, deadline - time.monotonic()),
+                        pass_fds=(mark,),
+                    )
+                return
+            except GitError as error:
+                # A git that a killed core left behind goes on by itself.
+                if not in_the_way(error) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(LOCK_SECONDS)
+            _sweep(cache)
 
     try:
         return await fetch(f"+{commit}:refs/baselines/{commit}", "--depth=1")

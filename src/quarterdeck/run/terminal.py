@@ -217,12 +217,13 @@ class Tmux:
         """tmux's exit code and words."""
         env = {name: os.environ[name] for name in _PASSED if name in os.environ}
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **env, "TERM": "screen-256color"}
+        starts = words[0] == "start-server"
+        if not starts and not await asyncio.to_thread(self.socket.exists):
+            return 1, "no server is running"
         if (program := shutil.which("tmux", path=env["PATH"])) is None:
             raise Unavailable("tmux is not installed", hint="install tmux, or set terminal_backend to vscode")
-        if words[0] == "start-server":
+        if starts:
             await asyncio.to_thread(_own_folder, self.socket.parent)
-        elif not await asyncio.to_thread(self.socket.exists):
-            return 1, "no server is running"
         # A file and no pipe: the daemon that the first command starts keeps it open.
         with tempfile.TemporaryFile() as said:
             process = await asyncio.create_subprocess_exec(

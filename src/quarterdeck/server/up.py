@@ -71,6 +71,8 @@ def serve(
     """
     with owned(data_dir), contextlib.closing(bind(host, port)) as listening:
         url = base_url(listening)
+        # Of a core that was killed: whoever listens there now must not get our token.
+        address_file(data_dir).unlink(missing_ok=True)
 
         def announce(entry: str) -> None:
             write_private(address_file(data_dir), json.dumps({"url": url, "pid": os.getpid()}))

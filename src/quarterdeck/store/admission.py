@@ -8,6 +8,14 @@ from quarterdeck.store.jobs import clock
 from quarterdeck.store.schema import agents, jobs, workers
 from quarterdeck.store.tx import Tx
 
+_GONE_US = 300_000_000
+
+
+def staffed(tx: Tx, place: str) -> bool:
+    """Whether a worker of this place was there a few minutes ago."""
+    alive = (workers.c.place == place, workers.c.seen_at > clock(tx) - _GONE_US)
+    return tx.one(select(workers.c.id).where(*alive).limit(1)) is not None
+
 
 def waiting_for(tx: Tx, job: Job, patience_us: int) -> Waiting | None:
     """What a waiting job waits for; None when it is next.

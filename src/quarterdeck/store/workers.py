@@ -24,8 +24,7 @@ _SET_LIMIT = {
 
 
 def set_limits(tx: Tx, limits: Mapping[str, int]) -> None:
-    """How many jobs each agent takes at once, over all workers. Agents that are not named have no limit."""
-    tx.write(delete(agents).where(agents.c.id.not_in(list(limits))), {})
+    """How many jobs each agent takes at once, over all workers. Others stay: another core may have them."""
     tx.write(_SET_LIMIT[tx.dialect], [{"id": agent, "max_concurrent": n} for agent, n in limits.items()])
 
 
@@ -50,6 +49,13 @@ def remove(tx: Tx, worker: str) -> None:
 def remove_of_place(tx: Tx, place: str, alive: list[str]) -> None:
     """Forget the workers of a place but those that live."""
     tx.write(delete(workers).where(workers.c.place == place, workers.c.id.not_in(alive)), {})
+
+
+def host_of(tx: Tx, place: str) -> str | None:
+    """The host of the worker that told of itself last in a place."""
+    newest = select(workers.c.host).where(workers.c.place == place).order_by(workers.c.started_at.desc())
+    row = tx.one(newest.limit(1))
+    return None if row is None else str(row.host)
 
 
 def listing(tx: Tx) -> list[WorkerRow]:

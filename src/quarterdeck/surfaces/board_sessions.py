@@ -67,8 +67,9 @@ async def sessions_exists(call: Call, a: OnTask) -> Row:
             worktree_path=None,
             prompt_path=None,
         )
-    died = {}
+    died, hint = {}, "it belongs to another core" if found.elsewhere else None
     if not found.alive:
+        hint = "sessions_create opens it anew"
         died = {
             "exit_code": found.state.exit_code if found.state else None,
             "last_output": found.state.tail if found.state else None,
@@ -77,7 +78,7 @@ async def sessions_exists(call: Call, a: OnTask) -> Row:
         True,
         f"session {found.name} is open" if found.alive else f"session {found.name} has died",
         "SESSION_EXISTS" if found.alive else "SESSION_DEAD",
-        hint=None if found.alive else "sessions_create opens it anew",
+        hint=hint,
         next_tool=None if found.alive else "sessions_create",
         next_arguments=None if found.alive else {"task_id": a.task_id},
         task_id=a.task_id,

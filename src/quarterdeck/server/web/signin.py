@@ -8,6 +8,7 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Final
 
+from pydantic import SecretStr
 from starlette.types import Scope
 
 from quarterdeck.core import tokens
@@ -25,13 +26,15 @@ _LINKS: Final = 100
 class Doorman:
     """Makes and checks cookies. A cookie names a token's id and is signed; revoking the token ends it.
 
-    The key is kept in the data directory, so that a restart signs nobody out.
+    The key is the configured one, else one that is kept in the data directory, so that a restart signs
+    nobody out.
     """
 
     def __init__(self, core: Core, gatekeeper: tokens.Gatekeeper) -> None:
         self._core = core
         self._gatekeeper = gatekeeper
-        self._key = _key(core.data_dir / "web.key")
+        given = core.settings.server.web_secret
+        self._key = _derived(given) if given else _key(core.data_dir / "web.key")
         # Cookies are shared by all ports of a host: two cores must not sign each other's people out.
         self.name = f"quarterdeck_{hashlib.sha256(self._key).hexdigest()[:8]}"
         self._links: dict[str, tuple[str, float]] = {}
@@ -104,6 +107,10 @@ class Doorman:
 
 def _digest(code: str) -> str:
     return hashlib.sha256(code.encode(errors="replace")).hexdigest()
+
+
+def _derived(secret: SecretStr) -> bytes:
+    return hashlib.sha256(b"web\n" + secret.get_secret_value().encode()).digest()
 
 
 def _key(file: Path) -> bytes:
