@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import psutil
 import pytest
 from openai import OpenAI
+from openai.types.chat import ChatCompletionChunk
 
 from tests.agent_harness import CLAUDE
 from tests.fake_model import FakeModel, script
@@ -228,3 +230,94 @@ def test_any_openai_client_talks_to_it(core: Core) -> None:
     assert answer.choices[0].message.content == "Hello!"
     assert answer.usage is not None
     assert answer.usage.completion_tokens > 0
+
+
+@pytest.fixture
+def client(core: Core, request: pytest.FixtureRequest) -> Iterator[OpenAI]:
+    token = core.minted(user_id=request.node.name[:100])["token"]
+    with OpenAI(base_url=f"{core.url}/v1", api_key=token) as client:
+        yield client
+
+
+def streamed(client: OpenAI, *steps: dict[str, Any], **more: Any) -> Iterator[ChatCompletionChunk]:
+    message: Any = {"role": "user", "content": f"Hello. {script(*steps)}"}
+    return iter(client.chat.completions.create(model="quarterdeck", messages=[message], stream=True, **more))
+
+
+def words(chunks: Iterator[ChatCompletionChunk], until: str | None = None) -> str:
+    """What is said up to a word, or to the end."""
+    said = ""
+    for chunk in chunks:
+        said += (chunk.choices[0].delta.content or "") if chunk.choices else ""
+        if until is not None and until in said:
+            break
+    return said
+
+
+def test_an_openai_client_hears_each_word_while_the_agent_speaks(client: OpenAI, model: FakeModel) -> None:
+    # The model says the second half, and its second message, only when the test has heard what is before it.
+    steps = (
+        {"text": "I look it up.", "pause": "heard half", "tool": "Bash", "input": {"command": "true"}},
+        {"text": "The port is 7411.", "hold": "heard the first"},
+    )
+    chunks = streamed(client, *steps, stream_options={"include_usage": True})
+    first = words(chunks, until="I look")
+    assert "up" not in first
+    model.release("heard half")
+    first += words(chunks, until="up.")
+    model.release("heard the first")
+    rest = list(chunks)
+    assert first + words(iter(rest)) == "I look it up.\n\nThe port is 7411."
+    assert rest[-2].choices[0].finish_reason == "stop"
+    assert rest[-1].usage is not None
+    assert rest[-1].usage.completion_tokens > 0
+
+
+def test_a_stream_is_heard_once_and_leaves_no_events_of_its_own(core: Core, ann: Modern) -> None:
+    token = core.minted(user_id="a quiet log")["token"]
+    with OpenAI(base_url=f"{core.url}/v1", api_key=token) as client:
+        assert words(streamed(client, {"text": "Said once."})) == "Said once."
+    agent = core.modern(token, "/mcp/agent")
+    whole = agent.done("result")
+    assert [row["content"] for row in whole["messages"][1:]] == ["Said once."]
+    assert agent.done("status")["message_count"] == 2
+
+
+def test_an_answer_to_a_schema_is_its_json_alone_in_both_modes(client: OpenAI) -> None:
+    steps = ({"text": "I think.", "tool": "StructuredOutput", "input": {"port": 7411}}, {"text": "Done."})
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "port", "schema": SCHEMA}}
+    assert json.loads(words(streamed(client, *steps, response_format=wanted))) == {"port": 7411}
+    message: Any = {"role": "user", "content": f"Which? {script(*steps)}"}
+    answer = client.chat.completions.create(model="claude-code", messages=[message], response_format=wanted)
+    assert json.loads(answer.choices[0].message.content or "") == {"port": 7411}
+
+
+def test_an_error_in_the_middle_of_a_stream_is_raised_by_the_client(client: OpenAI, model: FakeModel) -> None:
+    steps = (
+        {"text": "I try.", "tool": "Bash", "input": {"command": "true"}},
+        {"status": 401, "message": "no such key"},
+    )
+    heard = []
+    with pytest.raises(openai.APIError, match="no such key"):
+        for chunk in streamed(client, *steps):
+            heard.append(chunk.choices[0].delta.content or "")
+    assert "".join(heard) == "I try.", "the agent's words on the error are no answer"
+
+
+def test_a_client_that_leaves_a_stream_does_not_end_the_run(
+    core: Core, client: OpenAI, model: FakeModel
+) -> None:
+    steps = (
+        {"text": "I begin.", "tool": "Bash", "input": {"command": "true"}},
+        {"text": "I end.", "hold": "the client has left"},
+    )
+    with client.chat.completions.create(
+        model="quarterdeck",
+        messages=[{"role": "user", "content": f"Go on. {script(*steps)}"}],
+        stream=True,
+    ) as chunks:
+        words(iter(chunks), until="I begin.")
+    agent = core.modern(client.api_key, "/mcp/agent")
+    assert agent.done("status")["status"] == "busy"
+    model.release("the client has left")
+    assert ended(agent)["result"] == "I end."

@@ -175,6 +175,10 @@ class JobRun:
             return text
         return text[: cap // 2] + b"\n[... %d bytes cut ...]\n" % (len(text) - cap) + text[-cap // 2 :]
 
+    def secrets(self) -> dict[str, str]:
+        """What must not be shown, and the word that stands for each; readers have one for the token."""
+        return {secret: "[token]" if secret == self.token else "[secret]" for secret in self._secrets}
+
     def masked(self, text: str) -> str:
         """The text without the job's token and the keys of its agent."""
         for secret in self._secrets:
@@ -303,11 +307,14 @@ class JobRun:
 
     def _feed(self, reader: Reader, line: bytes, *, tell: bool = True) -> None:
         for said in reader.feed(line):
+            is_piece = said.kind == "delta"
+            if is_piece and not tell:
+                continue  # who would have heard it is gone
             step = replace(said, text=self.masked(said.text))
             self.seen.add(step)
             if self._on_step is not None:
                 self._on_step(step)
-            if tell:
+            if tell and not is_piece:
                 self._progress.add(step)
 
     def _judged(self, folder: Path, ended: Exit, reader: Reader) -> Outcome:

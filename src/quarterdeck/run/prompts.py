@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from quarterdeck.domain.records import Job
 from quarterdeck.git.spawn import GitError, git
 from quarterdeck.run.adapters.base import Assignment, Conversation, Outcome, Step
 from quarterdeck.run.agent_run import Failed, JobRun, Lost
+from quarterdeck.run.veil import Veil
 
 _IN_ROW = 100_000
 _HISTORY = 4_000_000
@@ -75,9 +77,15 @@ async def carry_out(run: JobRun) -> Ending:
     run.seen.message_count = len(messages.rows)
     told = (await prompts.session_of(run.core, run.job)).agent_session_id
     learning: list[asyncio.Task[None]] = []
+    say, veil = partial(run.core.speech.say, run.job.user_id, run.job.id), Veil(run.secrets)
 
     def on_step(step: Step) -> None:
         nonlocal told
+        if step.kind == "delta":
+            say(veil.add(step.text))
+            return
+        if step.kind == "tool":
+            say(veil.rest())
         messages.add(step)
         if messages.session_id not in (None, told):
             told = messages.session_id
@@ -99,6 +107,7 @@ async def carry_out(run: JobRun) -> Ending:
     except Failed as failed:
         files = await _said(run, messages)
         raise Failed(failed.reason, failed.summary, files, {"seen": _seen(run)}) from None
+    say(veil.rest())
     await asyncio.gather(*learning, return_exceptions=True)
     return await _ending(run, messages, outcome)
 
@@ -133,6 +142,7 @@ async def _assignment(run: JobRun) -> Assignment:
         max_budget_usd=spec["max_budget_usd"],
         json_schema=spec["json_schema"],
         subagent=spec["subagent"],
+        live=spec.get("live", False),
     )
 
 

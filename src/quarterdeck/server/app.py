@@ -27,10 +27,17 @@ from quarterdeck.run.worker import Worker
 from quarterdeck.server import audit, doctor, openapi
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
-from quarterdeck.server.chat import PATHS as CHAT
 from quarterdeck.server.chat import ChatRoutes
 from quarterdeck.server.doctor import PATH as DOCTOR
-from quarterdeck.server.http import HostCheck, answer, header, is_loopback, names_loopback
+from quarterdeck.server.http import (
+    OPENAI,
+    HostCheck,
+    answer,
+    header,
+    is_loopback,
+    names_loopback,
+    turn_away,
+)
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.server.rest import PATH as TOKENS
@@ -96,7 +103,7 @@ class Application:
         self._core, self._gate = core, Gate(gatekeeper)
         self._hub = hub = Subscriptions(core, UNION.resources)
         self._sessions = Sessions(core, body, self._metrics.adopted, hub)
-        chat, work = ChatRoutes(core, body), WorkRoutes(core)
+        self._chat, work = ChatRoutes(core, body, limit), WorkRoutes(core)
         self._routes: dict[str, Route] = {
             TOKENS: TokenRoutes(core, gatekeeper, body).serve,
             EVENTS: EventStreams(core, hub).serve,
@@ -105,7 +112,6 @@ class Application:
             JOBS: work.serve,
             DIFFS: work.serve,
             openapi.SIGNIN: self._link,
-            **dict.fromkeys(CHAT, chat.serve),
         }
         self._endpoints: dict[str, Endpoint] = {}
         for name, surface in {"": UNION, **SURFACES}.items():
@@ -142,7 +148,7 @@ class Application:
         path: str = scope["path"]
         problem = self._hosts.problem(scope)
         if problem is not None:
-            await answer(send, problem[0], {"detail": problem[1]})
+            await turn_away(scope, send, *problem, "not_served_here")
         elif path == "/readyz":
             await self._readiness(send)
         elif path == openapi.PATH:
@@ -171,6 +177,8 @@ class Application:
 
     def _route(self, path: str) -> Route | None:
         """What serves a path to whoever has a token."""
+        if path.startswith(OPENAI):
+            return self._chat.serve
         for prefix, route in self._routes.items():
             if path == prefix or path.startswith(prefix + "/"):
                 return route

@@ -20,6 +20,8 @@ from quarterdeck.domain.errors import (
 
 Headers = list[tuple[bytes, bytes]]
 
+# Below it OpenAI's words are spoken.
+OPENAI = "/v1/"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -52,6 +54,35 @@ async def refuse(send: Send, error: QuarterdeckError) -> None:
     worded = {"detail": error.message, "code": error.code, "field": error.field, "hint": error.hint}
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
     await answer(send, status, {key: value for key, value in worded.items() if value is not None})
+
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def openai_error(status: int, message: str, code: str, field: str | None = None) -> dict[str, Any]:
+    """A refusal as OpenAI's clients read it."""
+    usual = "server_error" if status >= 500 else "invalid_request_error"
+    kind = _OPENAI_TYPES.get(status, usual)
+    return {"error": {"message": message, "type": kind, "code": code, "param": field}}
+
+
+async def turn_away(
+    scope: Scope,
+    send: Send,
+    status: int,
+    detail: str,
+    code: str,
+    *,
+    hint: str | None = None,
+    headers: Headers | None = None,
+) -> None:
+    """Refuse a request before any route has seen it, in the words of the path that it asked for."""
+    if scope["path"].startswith(OPENAI):
+        message = f"{detail} ({hint})" if hint else detail
+        await answer(send, status, openai_error(status, message, code), headers)
+    else:
+        body = {"detail": detail} | ({} if hint is None else {"hint": hint})
+        await answer(send, status, body, headers)
 
 
 async def answer_text(send: Send, text: str, status: int = 200, headers: Headers | None = None) -> None:

@@ -59,6 +59,26 @@ class JsonReader:
         return short("\n".join(lines[-10:] or self.noise[-10:]), 2_000)
 
 
+class Voice:
+    """The answer as it comes, for who hears it live: a blank line stands between two messages."""
+
+    def __init__(self, live: bool) -> None:
+        self._live = live
+        self._gap = ""
+        self._spoke = False
+
+    def say(self, piece: str) -> list[Step]:
+        if not self._live or not piece:
+            return []
+        said, self._gap, self._spoke = self._gap + piece, "", True
+        return [Step("delta", said)]
+
+    def pause(self, gap: str = "\n\n") -> None:
+        """What comes next is a message of its own."""
+        if self._spoke:
+            self._gap = gap
+
+
 def short(text: str, limit: int = SHOWN) -> str:
     """The beginning of a text, with a mark where it was cut."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
