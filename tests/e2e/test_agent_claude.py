@@ -17,7 +17,7 @@ from openai.types.chat import ChatCompletionChunk
 from tests.agent_harness import CLAUDE
 from tests.fake_model import FakeModel, script
 from tests.git_repo import GitRepo
-from tests.integration.own_core import Core
+from tests.integration.own_core import ADMIN, Core
 from tests.listening import hear
 from tests.mcp_client import Modern, Older
 
@@ -223,13 +223,17 @@ def test_a_project_is_worked_on_in_a_worktree_of_its_own(core: Core, tmp_path: P
 
 def test_any_openai_client_talks_to_it(core: Core) -> None:
     token = core.minted(user_id="an OpenAI client")["token"]
+    hello = {"text": "Hello!", "usage": {"input": 100, "output": 20, "cache_read": 300}}
     with OpenAI(base_url=f"{core.url}/v1", api_key=token, max_retries=0) as client:
         answer = client.chat.completions.create(
-            model="claude-code", messages=[{"role": "user", "content": f"Hi. {script({'text': 'Hello!'})}"}]
+            model="claude-code", messages=[{"role": "user", "content": f"Hi. {script(hello)}"}]
         )
     assert answer.choices[0].message.content == "Hello!"
     assert answer.usage is not None
-    assert answer.usage.completion_tokens > 0
+    counted = (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens)
+    assert counted == (400, 20, 420)
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 300
 
 
 @pytest.fixture
@@ -273,7 +277,7 @@ def test_an_openai_client_hears_each_word_while_the_agent_speaks(client: OpenAI,
     assert rest[-1].usage.completion_tokens > 0
 
 
-def test_a_stream_is_heard_once_and_leaves_no_events_of_its_own(core: Core, ann: Modern) -> None:
+def test_a_stream_is_heard_once_and_its_pieces_are_not_kept(core: Core) -> None:
     token = core.minted(user_id="a quiet log")["token"]
     with OpenAI(base_url=f"{core.url}/v1", api_key=token) as client:
         assert words(streamed(client, {"text": "Said once."})) == "Said once."
@@ -281,6 +285,10 @@ def test_a_stream_is_heard_once_and_leaves_no_events_of_its_own(core: Core, ann:
     whole = agent.done("result")
     assert [row["content"] for row in whole["messages"][1:]] == ["Said once."]
     assert agent.done("status")["message_count"] == 2
+    kept = core.request("GET", "/api/audit?limit=200", ADMIN).json()["events"]
+    mine = [event["data"].get("step") for event in kept if event["entity_id"] == whole["run_id"]]
+    assert mine.count("text") == 1
+    assert "delta" not in mine
 
 
 def test_an_answer_to_a_schema_is_its_json_alone_in_both_modes(client: OpenAI) -> None:
