@@ -14,6 +14,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
 
+from quarterdeck.domain.models import HAIKU, OPUS
 from tests.agent_harness import CLAUDE
 from tests.fake_model import FakeModel, script
 from tests.git_repo import GitRepo
@@ -155,6 +156,35 @@ def test_effort_and_a_sub_agent_reach_the_model(ann: Modern, model: FakeModel) -
     assert any('"effort": "low"' in asked.text for asked in asked_for(model, "Think of effort."))
     ann.refused("prompt", message=f"As whom? {script({'text': 'x'})}", agent="nobody-knows", blocking=True)
     assert ann.done("status")["status"] == "error"
+
+
+def test_the_model_is_that_of_the_agents_row_or_the_one_that_a_chat_names(
+    client: OpenAI, ann: Modern, model: FakeModel
+) -> None:
+    ann.done("prompt", message=f"On the usual one. {script({'text': 'Done.'})}", blocking=True)
+    assert model.about("On the usual one.")[0].body["model"] == OPUS
+    message: Any = {"role": "user", "content": f"On this one. {script({'text': 'Done.'})}"}
+    client.chat.completions.create(model=HAIKU, messages=[message])
+    assert model.about("On this one.")[0].body["model"] == HAIKU
+
+
+def test_a_sub_agent_of_the_project_answers_with_its_own_words_and_model(
+    core: Core, model: FakeModel, tmp_path: Path
+) -> None:
+    repo = GitRepo(tmp_path / "quay")
+    row = f"---\nname: pilot\ndescription: steers\nmodel: {HAIKU}\n---\nYou are the pilot of this quay.\n"
+    repo.commit({".claude/agents/pilot.md": row})
+    project = core.modern(path="/mcp").done("projects_create", name="Quay", repo_paths=[str(repo.path)])
+    core.modern(path="/mcp/agent").done(
+        "prompt",
+        message=f"Whose quay? {script({'text': 'Mine.'})}",
+        agent="pilot",
+        project_id=project["project_id"],
+        blocking=True,
+    )
+    asked = model.about("Whose quay?")[0]
+    assert "You are the pilot of this quay." in asked.text
+    assert asked.body["model"] == HAIKU
 
 
 def test_a_schema_is_checked_before_the_run_and_the_answer_after_it(ann: Modern) -> None:

@@ -164,6 +164,7 @@ def test_busy_is_429_and_a_failed_run_502(core: Core, client: OpenAI) -> None:
         ({"stream": True, "stream_options": {"include_jokes": True}}, "stream_options.include_jokes"),
         ({"extra_body": {"thinking": {"type": "enabled"}}}, "thinking"),
         ({"model": "none"}, "model"),
+        ({"model": "codex"}, "model"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
             "json_schema",

@@ -10,12 +10,13 @@ from typing import Any
 
 import jsonschema
 
-from quarterdeck.core import prompts
+from quarterdeck.core import auto, prompts
 from quarterdeck.core.context import Core
 from quarterdeck.core.queue import Ending, File
 from quarterdeck.domain.records import Job
 from quarterdeck.git.spawn import GitError, git
 from quarterdeck.run.adapters.base import Assignment, Conversation, Outcome, Step
+from quarterdeck.run.adapters.registry import model_of
 from quarterdeck.run.agent_run import Failed, JobRun, Lost
 from quarterdeck.run.veil import Veil
 
@@ -133,7 +134,7 @@ async def _assignment(run: JobRun) -> Assignment:
         prompt=spec["message"],
         cwd=await _folder(core, job, mine),
         home=await asyncio.to_thread(_made, mine / "home"),
-        model=spec["model"],
+        model=await _model(run),
         conversation=conversation,
         mcp_url=run.mcp_url,
         token=run.token,
@@ -144,6 +145,15 @@ async def _assignment(run: JobRun) -> Assignment:
         subagent=spec["subagent"],
         live=spec.get("live", False),
     )
+
+
+async def _model(run: JobRun) -> str | None:
+    """The model that was asked for, else the agent's usual one; a sub-agent has one of its own."""
+    asked: str | None = run.job.spec["model"]
+    if asked is not None or run.job.spec["subagent"] is not None:
+        return asked
+    agent = run.agent()
+    return model_of(agent, await auto.model_for(run.core, agent))
 
 
 def _made(folder: Path) -> Path:

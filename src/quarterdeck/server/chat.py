@@ -23,6 +23,7 @@ from quarterdeck.domain.errors import (
     RateLimited,
     Unavailable,
 )
+from quarterdeck.domain.features import FEATURES
 from quarterdeck.server import sse
 from quarterdeck.server.completions import (
     DEFAULT_MODEL,
@@ -134,7 +135,7 @@ class ChatRoutes:
             await answer(send, ended.status, ended.body, [_ENOUGH])
 
     def _ask(self, wanted: Completion) -> Ask:
-        agent = wanted.model if wanted.model in self._core.agents else None
+        agent = wanted.model if wanted.model in {*self._core.agents, *FEATURES} else None
         schema = wanted.schema_text
         return Ask(
             wanted.prompt,

@@ -279,6 +279,8 @@ class AcpReader(JsonReader):
             case "tool_call_update" if update.get("status") in ("completed", "failed"):
                 ok = update["status"] == "completed"
                 number = str(update.get("toolCallId"))
+                # One that could not even begin is told of by its failure alone.
+                yield from self._tool(update)
                 if ok and MCP_NAME in self._tools.get(number, ""):
                     self._mcp = "connected"
                 data = {"id": number, "ok": ok}
