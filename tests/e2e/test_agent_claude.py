@@ -238,6 +238,29 @@ def test_the_agent_reaches_quarterdeck_with_a_token_of_its_run_alone(
     assert any(row["role"] == "tool" and "pong" in str(row["content"]) for row in rows)
 
 
+def test_a_tool_that_the_projects_own_settings_deny_is_denied(core: Core, tmp_path: Path) -> None:
+    repo = GitRepo(tmp_path / "guarded")
+    repo.commit({".claude/settings.json": json.dumps({"permissions": {"deny": ["Bash(touch:*)"]}})})
+    project = core.modern(path="/mcp").done("projects_create", name="Guarded", repo_paths=[str(repo.path)])
+    steps = ({"tool": "Bash", "input": {"command": "touch it"}}, {"text": "It was denied."})
+    agent = core.modern(path="/mcp/agent")
+    agent.done(
+        "prompt", message=f"Touch it. {script(*steps)}", project_id=project["project_id"], blocking=True
+    )
+    whole = agent.done("result")
+    (answer,) = [row["content"] for row in whole["messages"] if row["role"] == "tool"]
+    assert "denied" in answer
+    assert whole["denials"] == ["Bash"]
+
+
+def test_an_agent_that_crashes_is_an_error_with_what_it_had_said(ann: Modern) -> None:
+    crash = {"tool": "Bash", "input": {"command": "kill -9 $CLAUDE_PID"}}
+    failed = ann.refused("prompt", message=f"Go. {script({'text': 'I go.', **crash})}", blocking=True)
+    assert "137" in failed["error"]
+    assert (ann.done("status")["status"], ann.done("result")["result_text"]) == ("error", "I go.")
+    assert ann.done("prompt", message=f"Again. {script({'text': 'Hi.'})}", blocking=True)["result"] == "Hi."
+
+
 def test_a_project_is_worked_on_in_a_worktree_of_its_own(core: Core, tmp_path: Path) -> None:
     repo = GitRepo(tmp_path / "harbour")
     repo.commit({"ship.txt": "aurora\n"})

@@ -177,6 +177,12 @@ def test_what_is_not_honoured_is_400_and_named(client: OpenAI, more: dict[str, A
     assert named in str(refused.value.param)
 
 
+def test_the_first_that_is_not_honoured_is_named_in_plain_words(client: OpenAI) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(openai.BadRequestError, match="tools: the agent cannot honour it"):
+        asked(client, tools=tools, tool_choice="required")
+
+
 def test_every_refusal_has_the_shape_that_openai_clients_show(core: Core) -> None:
     path = "/v1/chat/completions"
     viewer = core.minted(user_id="looker", profile="viewer")["token"]

@@ -54,6 +54,12 @@ class Messages:
         self.rows.append(row)
         self._room = max(0, self._room - len(json.dumps(row)))
 
+    @property
+    def last_words(self) -> str:
+        """The newest text of the agent's own."""
+        spoken = (row["content"] for row in reversed(self.rows) if row["role"] == "assistant")
+        return next(filter(None, spoken), "")
+
     def files(self, text: str, log: bytes) -> tuple[File, ...]:
         return (
             File(prompts.MESSAGES, "application/json", json.dumps(self.rows).encode()),
@@ -180,12 +186,13 @@ async def _folder(core: Core, job: Job, mine: Path) -> Path:
 
 async def _said(run: JobRun, messages: Messages) -> Sequence[File]:
     log = await run.log()
-    spoken = [row["content"] for row in messages.rows if row["role"] == "assistant" and row["content"]]
-    return messages.files("".join(spoken[-1:]) or log[-_TAIL:].decode(errors="replace"), log)
+    return messages.files(messages.last_words or log[-_TAIL:].decode(errors="replace"), log)
 
 
 async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
     text, problem = run.masked(outcome.final_text), _problem(run.job, outcome)
+    if problem is not None:
+        text = text or messages.last_words
     usage, said = outcome.usage, len(messages.rows) - 1
     result: dict[str, Any] = {
         "text": text[:_IN_ROW],

@@ -21,6 +21,14 @@ PASSED_OVER = frozenset(
     )
 )
 
+# Of these only a value that asks for nothing is taken.
+_REFUSED = frozenset(
+    (
+        *("n", "tools", "functions", "tool_choice", "function_call"),
+        *("stop", "logprobs", "top_logprobs", "modalities"),
+    )
+)
+
 Empty = Annotated[list[Any], Field(max_length=0)]
 
 
@@ -103,7 +111,7 @@ class StreamOptions(BaseModel):
 
 
 class Completion(BaseModel):
-    """What is honoured of a request. The second half takes nothing but what asks for nothing."""
+    """What is honoured of a request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -113,7 +121,6 @@ class Completion(BaseModel):
     stream_options: StreamOptions = StreamOptions()
     reasoning_effort: Literal["low", "medium", "high"] | None = None
     response_format: Format | None = None
-
     n: Literal[1] = 1
     tools: Empty = []
     functions: Empty = []
@@ -154,12 +161,13 @@ def parsed(body: bytes) -> Completion:
     try:
         return Completion.model_validate(given)
     except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False)
         # Of the alternatives of a content the last is the list of parts: what it misses says most.
-        last = error.errors(include_url=False, include_input=False)[-1]
-        where = ".".join(str(part) for part in last["loc"] if part not in ("str", "list[Part]"))
-        unknown = last["type"] == "extra_forbidden"
-        said = "this agent does not honour it" if unknown else last["msg"]
-        raise Invalid(f"{where[:200]}: {said}", field=where[:200]) from None
+        first = [each for each in errors if each["loc"][:2] == errors[0]["loc"][:2]][-1]
+        where = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[Part]"))[:200]
+        foreign = first["type"] == "extra_forbidden" or first["loc"][0] in _REFUSED
+        said = "the agent cannot honour it" if foreign else first["msg"]
+        raise Invalid(f"{where}: {said}", field=where) from None
 
 
 def head(run: Run, model: str, kind: str) -> dict[str, Any]:
