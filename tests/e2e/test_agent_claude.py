@@ -372,6 +372,12 @@ def test_a_client_that_leaves_a_stream_does_not_end_the_run(
         {"text": "I begin.", "tool": "Bash", "input": {"command": "true"}},
         {"text": "I end.", "hold": "the client has left"},
     )
+
+    def logged(offset: int = 0) -> dict[str, Any]:
+        path = f"/api/jobs/{agent.done('status')['run_id']}/log?offset={offset}"
+        page: dict[str, Any] = core.request("GET", path, client.api_key).json()
+        return page
+
     with client.chat.completions.create(
         model="quarterdeck",
         messages=[{"role": "user", "content": f"Go on. {script(*steps)}"}],
@@ -380,5 +386,10 @@ def test_a_client_that_leaves_a_stream_does_not_end_the_run(
         words(iter(chunks), until="I begin.")
     agent = core.modern(client.api_key, "/mcp/agent")
     assert agent.done("status")["status"] == "busy"
+    first = logged()
+    assert "I begin." in first["text"]
     model.release("the client has left")
     assert ended(agent)["result"] == "I end."
+    whole = first["text"] + logged(first["offset"])["text"]
+    assert whole == logged()["text"], "who follows the log misses nothing"
+    assert "stream_event" not in whole

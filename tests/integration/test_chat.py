@@ -197,7 +197,7 @@ def test_every_refusal_has_the_shape_that_openai_clients_show(core: Core) -> Non
         (404, "not_found", "/v1/", {}),
         (400, "validation_error", path, {"content": b"[1]"}),
         (400, "validation_error", path, {"content": b"{"}),
-        (413, "too_large", path, {"content": b" " * 40_000_000}),
+        (413, "too_large", path, {"content": b" " * (4 * 1024 * 1024 + 1)}),
     ]
     for status, code, where, more in refused:
         response = core.request("POST", where, more.pop("token", core.token), **({"json": BODY} | more))

@@ -19,7 +19,7 @@ from quarterdeck.domain.records import Job
 from quarterdeck.run.adapters import programs
 from quarterdeck.run.adapters.base import Adapter, Assignment, Launch, Outcome, Reader, Step
 from quarterdeck.run.adapters.registry import adapter_of
-from quarterdeck.run.adapters.streams import short
+from quarterdeck.run.adapters.streams import short, without_pieces
 from quarterdeck.run.attempts import Attempt, Exit, Spec, read, transcript
 from quarterdeck.run.pipes import Mouth, Splitter, given, lines
 
@@ -169,6 +169,8 @@ class JobRun:
         """The transcript of the agents so far, without secrets, capped."""
         cap = self.core.settings.worker.log_cap_bytes
         text = await asyncio.to_thread(lambda: b"".join(map(transcript, self._existing())))
+        if self.job.spec.get("live"):
+            text = without_pieces(text)
         for secret in self._secrets:
             text = text.replace(secret.encode(), b"[secret]")
         if len(text) <= cap:

@@ -11,6 +11,8 @@ from quarterdeck.run.adapters.base import Assignment, Outcome, Step
 SHOWN: Final = 4_000
 KEPT: Final = 200_000
 _HIDDEN: Final = "[token]"
+# As Claude Code prints them.
+_PIECES: Final = re.compile(rb'^\{"type":"stream_event".*\n?', re.MULTILINE)
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -77,6 +79,11 @@ class Voice:
         """What comes next is a message of its own."""
         if self._spoke:
             self._gap = gap
+
+
+def without_pieces(log: bytes) -> bytes:
+    """A log as it would be had nobody listened: the messages whose pieces these are stand in it whole."""
+    return _PIECES.sub(b"", log)
 
 
 def short(text: str, limit: int = SHOWN) -> str:
