@@ -133,8 +133,9 @@ def test_a_long_answer_is_not_cut(core: Core, client: OpenAI) -> None:
 def test_busy_is_429_and_a_failed_run_502(core: Core, client: OpenAI) -> None:
     agent = core.modern(client.api_key, "/mcp/agent")
     agent.done("prompt", message="hang 7311.5")
-    with pytest.raises(openai.RateLimitError, match="already busy"):
-        asked(client)
+    for stream in (False, True):
+        with pytest.raises(openai.RateLimitError, match="already busy"):
+            asked(client, stream=stream)
     agent.done("stop")
     with pytest.raises(openai.InternalServerError, match="it broke"):
         asked(client, [{"role": "user", "content": "fail now"}])
@@ -164,6 +165,8 @@ def test_busy_is_429_and_a_failed_run_502(core: Core, client: OpenAI) -> None:
         ({"stream": True, "stream_options": {"include_jokes": True}}, "stream_options.include_jokes"),
         ({"extra_body": {"thinking": {"type": "enabled"}}}, "thinking"),
         ({"model": "none"}, "model"),
+        ({"model": "x" * 201}, "model"),
+        ({"model": ""}, "model"),
         ({"model": "codex"}, "model"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}},
@@ -194,7 +197,7 @@ def test_every_refusal_has_the_shape_that_openai_clients_show(core: Core) -> Non
         (421, "not_served_here", path, {"headers": {"Host": "elsewhere.example"}}),
         (403, "not_served_here", path, {"headers": {"Origin": "https://elsewhere.example"}}),
         (404, "not_found", "/v1/embeddings", {}),
-        (404, "not_found", "/v1/", {}),
+        (404, "not_found", "/v1", {}),
         (400, "validation_error", path, {"content": b"[1]"}),
         (400, "validation_error", path, {"content": b"{"}),
         (413, "too_large", path, {"content": b" " * (4 * 1024 * 1024 + 1)}),

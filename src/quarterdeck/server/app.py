@@ -30,12 +30,12 @@ from quarterdeck.server.auth import Gate
 from quarterdeck.server.chat import ChatRoutes
 from quarterdeck.server.doctor import PATH as DOCTOR
 from quarterdeck.server.http import (
-    OPENAI,
     HostCheck,
     answer,
     header,
     is_loopback,
     names_loopback,
+    speaks_openai,
     turn_away,
 )
 from quarterdeck.server.mcp import Endpoint
@@ -177,7 +177,7 @@ class Application:
 
     def _route(self, path: str) -> Route | None:
         """What serves a path to whoever has a token."""
-        if path.startswith(OPENAI):
+        if speaks_openai(path):
             return self._chat.serve
         for prefix, route in self._routes.items():
             if path == prefix or path.startswith(prefix + "/"):

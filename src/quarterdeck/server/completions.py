@@ -116,7 +116,7 @@ class Completion(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=1000)]
-    model: str = DEFAULT_MODEL
+    model: Annotated[str, Field(min_length=1, max_length=200)] = DEFAULT_MODEL
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     reasoning_effort: Literal["low", "medium", "high"] | None = None

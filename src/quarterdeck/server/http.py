@@ -20,8 +20,6 @@ from quarterdeck.domain.errors import (
 
 Headers = list[tuple[bytes, bytes]]
 
-# Below it OpenAI's words are spoken.
-OPENAI = "/v1/"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -59,6 +57,11 @@ async def refuse(send: Send, error: QuarterdeckError) -> None:
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
+def speaks_openai(path: str) -> bool:
+    """Whether the words of OpenAI are spoken at a path."""
+    return f"{path}/".startswith("/v1/")
+
+
 def openai_error(status: int, message: str, code: str, field: str | None = None) -> dict[str, Any]:
     """A refusal as OpenAI's clients read it."""
     usual = "server_error" if status >= 500 else "invalid_request_error"
@@ -77,7 +80,7 @@ async def turn_away(
     headers: Headers | None = None,
 ) -> None:
     """Refuse a request before any route has seen it, in the words of the path that it asked for."""
-    if scope["path"].startswith(OPENAI):
+    if speaks_openai(scope["path"]):
         message = f"{detail} ({hint})" if hint else detail
         await answer(send, status, openai_error(status, message, code), headers)
     else:
