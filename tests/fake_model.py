@@ -8,6 +8,7 @@ newest message with a script: one server serves any number of agents, resumed se
     {"status": 529, "message": "…"}        answer with an error
     "usage": {"input": 100, "output": 20}  what it is said to have cost, beside any of these
     "hold": "name"                         wait until the test releases it, before any of these
+    "pause": "name"                        the same in the middle of a text, after its first half (Anthropic)
 
 It speaks Anthropic Messages, OpenAI Responses and Chat Completions, and Gemini, as streams.
 """
@@ -20,7 +21,7 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
@@ -28,6 +29,9 @@ from uuid import uuid4
 
 WAIT_SECONDS = 60
 _SCRIPT = re.compile(r"<<SCRIPT\s+(.*?)\s+SCRIPT>>", re.DOTALL)
+
+# In a stream: no event, but a name to wait for.
+_PAUSE = "pause"
 
 Step = dict[str, Any]
 Body = dict[str, Any]
@@ -111,9 +115,13 @@ class FakeModel:
         with self._changed:
             self.requests.append(asked)
             self._changed.notify_all()
-            if asked.step and "hold" in asked.step:
-                name = asked.step["hold"]
-                self._changed.wait_for(lambda: name in self._released, WAIT_SECONDS)
+        if asked.step and "hold" in asked.step:
+            self.hold(asked.step["hold"])
+
+    def hold(self, name: str) -> None:
+        """Return when the test has released the name."""
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._released, WAIT_SECONDS)
 
 
 class _Server(ThreadingHTTPServer):
@@ -185,10 +193,10 @@ def _anthropic(body: Body, step: Step) -> tuple[Body, list[Event]]:
             "cache_creation_input_tokens": 0,
         },
     }
-    return message, list(_anthropic_events(message))
+    return message, list(_anthropic_events(message, step.get("pause")))
 
 
-def _anthropic_events(message: Body) -> Iterator[Event]:
+def _anthropic_events(message: Body, pause: str | None = None) -> Iterator[Event]:
     def event(kind: str, **more: Any) -> Event:
         return kind, {"type": kind, **more}
 
@@ -196,12 +204,17 @@ def _anthropic_events(message: Body) -> Iterator[Event]:
     for index, block in enumerate(message["content"]):
         if block["type"] == "text":
             empty: Body = {"type": "text", "text": ""}
-            delta = {"type": "text_delta", "text": block["text"]}
+            middle = len(block["text"]) // 2 if pause else 0
+            halves = filter(None, (block["text"][:middle], block["text"][middle:]))
+            deltas = [{"type": "text_delta", "text": half} for half in halves]
         else:
             empty = {**block, "input": {}}
-            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
         yield event("content_block_start", index=index, content_block=empty)
-        yield event("content_block_delta", index=index, delta=delta)
+        for number, delta in enumerate(deltas):
+            if number:
+                yield _PAUSE, pause
+            yield event("content_block_delta", index=index, delta=delta)
         yield event("content_block_stop", index=index)
     ending = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield event("message_delta", delta=ending, usage={"output_tokens": message["usage"]["output_tokens"]})
@@ -432,20 +445,27 @@ def _handler(model: FakeModel) -> type[BaseHTTPRequestHandler]:
             )
 
         def _stream(self, events: list[Event]) -> None:
-            lines = [
-                (f"event: {name}\n" if name else "")
-                + f"data: {data if isinstance(data, str) else json.dumps(data)}\n\n"
-                for name, data in events
-            ]
-            self._send(200, "text/event-stream", "".join(lines).encode())
+            parts: list[list[str]] = [[]]
+            names: list[str] = []
+            for name, data in events:
+                if name == _PAUSE:
+                    names.append(data)
+                    parts.append([])
+                    continue
+                said = data if isinstance(data, str) else json.dumps(data)
+                parts[-1].append((f"event: {name}\n" if name else "") + f"data: {said}\n\n")
+            self._send(200, "text/event-stream", *("".join(part).encode() for part in parts), pauses=names)
 
-        def _send(self, status: int, kind: str, content: bytes) -> None:
+        def _send(self, status: int, kind: str, *parts: bytes, pauses: Sequence[str] = ()) -> None:
             try:
                 self.send_response(status)
                 self.send_header("content-type", kind)
-                self.send_header("content-length", str(len(content)))
+                self.send_header("content-length", str(sum(map(len, parts))))
                 self.end_headers()
-                self.wfile.write(content)
+                self.wfile.write(parts[0])
+                for name, part in zip(pauses, parts[1:], strict=True):
+                    model.hold(name)
+                    self.wfile.write(part)
             except OSError:
                 self.close_connection = True  # the agent was ended
 

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import psutil
 import pytest
 from openai import OpenAI
+from openai.types.chat import ChatCompletionChunk
 
+from quarterdeck.domain.models import HAIKU, OPUS
 from tests.agent_harness import CLAUDE
 from tests.fake_model import FakeModel, script
 from tests.git_repo import GitRepo
-from tests.integration.own_core import Core
+from tests.integration.own_core import ADMIN, Core
 from tests.listening import hear
 from tests.mcp_client import Modern, Older
 
@@ -155,6 +158,35 @@ def test_effort_and_a_sub_agent_reach_the_model(ann: Modern, model: FakeModel) -
     assert ann.done("status")["status"] == "error"
 
 
+def test_the_model_is_that_of_the_agents_row_or_the_one_that_a_chat_names(
+    client: OpenAI, ann: Modern, model: FakeModel
+) -> None:
+    ann.done("prompt", message=f"On the usual one. {script({'text': 'Done.'})}", blocking=True)
+    assert model.about("On the usual one.")[0].body["model"] == OPUS
+    message: Any = {"role": "user", "content": f"On this one. {script({'text': 'Done.'})}"}
+    client.chat.completions.create(model=HAIKU, messages=[message])
+    assert model.about("On this one.")[0].body["model"] == HAIKU
+
+
+def test_a_sub_agent_of_the_project_answers_with_its_own_words_and_model(
+    core: Core, model: FakeModel, tmp_path: Path
+) -> None:
+    repo = GitRepo(tmp_path / "quay")
+    row = f"---\nname: pilot\ndescription: steers\nmodel: {HAIKU}\n---\nYou are the pilot of this quay.\n"
+    repo.commit({".claude/agents/pilot.md": row})
+    project = core.modern(path="/mcp").done("projects_create", name="Quay", repo_paths=[str(repo.path)])
+    core.modern(path="/mcp/agent").done(
+        "prompt",
+        message=f"Whose quay? {script({'text': 'Mine.'})}",
+        agent="pilot",
+        project_id=project["project_id"],
+        blocking=True,
+    )
+    asked = model.about("Whose quay?")[0]
+    assert "You are the pilot of this quay." in asked.text
+    assert asked.body["model"] == HAIKU
+
+
 def test_a_schema_is_checked_before_the_run_and_the_answer_after_it(ann: Modern) -> None:
     refused = ann.refused("prompt", message="x", json_schema='{"type": "nonsense"}')
     assert refused["field"] == "json_schema"
@@ -208,6 +240,29 @@ def test_the_agent_reaches_quarterdeck_with_a_token_of_its_run_alone(
     assert any(row["role"] == "tool" and "pong" in str(row["content"]) for row in rows)
 
 
+def test_a_tool_that_the_projects_own_settings_deny_is_denied(core: Core, tmp_path: Path) -> None:
+    repo = GitRepo(tmp_path / "guarded")
+    repo.commit({".claude/settings.json": json.dumps({"permissions": {"deny": ["Bash(touch:*)"]}})})
+    project = core.modern(path="/mcp").done("projects_create", name="Guarded", repo_paths=[str(repo.path)])
+    steps = ({"tool": "Bash", "input": {"command": "touch it"}}, {"text": "It was denied."})
+    agent = core.modern(path="/mcp/agent")
+    agent.done(
+        "prompt", message=f"Touch it. {script(*steps)}", project_id=project["project_id"], blocking=True
+    )
+    whole = agent.done("result")
+    (answer,) = [row["content"] for row in whole["messages"] if row["role"] == "tool"]
+    assert "denied" in answer
+    assert whole["denials"] == ["Bash"]
+
+
+def test_an_agent_that_crashes_is_an_error_with_what_it_had_said(ann: Modern) -> None:
+    crash = {"tool": "Bash", "input": {"command": "kill -9 $CLAUDE_PID"}}
+    failed = ann.refused("prompt", message=f"Go. {script({'text': 'I go.', **crash})}", blocking=True)
+    assert "137" in failed["error"]
+    assert (ann.done("status")["status"], ann.done("result")["result_text"]) == ("error", "I go.")
+    assert ann.done("prompt", message=f"Again. {script({'text': 'Hi.'})}", blocking=True)["result"] == "Hi."
+
+
 def test_a_project_is_worked_on_in_a_worktree_of_its_own(core: Core, tmp_path: Path) -> None:
     repo = GitRepo(tmp_path / "harbour")
     repo.commit({"ship.txt": "aurora\n"})
@@ -223,10 +278,120 @@ def test_a_project_is_worked_on_in_a_worktree_of_its_own(core: Core, tmp_path: P
 
 def test_any_openai_client_talks_to_it(core: Core) -> None:
     token = core.minted(user_id="an OpenAI client")["token"]
+    hello = {"text": "Hello!", "usage": {"input": 100, "output": 20, "cache_read": 300}}
     with OpenAI(base_url=f"{core.url}/v1", api_key=token, max_retries=0) as client:
         answer = client.chat.completions.create(
-            model="claude-code", messages=[{"role": "user", "content": f"Hi. {script({'text': 'Hello!'})}"}]
+            model="claude-code", messages=[{"role": "user", "content": f"Hi. {script(hello)}"}]
         )
     assert answer.choices[0].message.content == "Hello!"
     assert answer.usage is not None
-    assert answer.usage.completion_tokens > 0
+    counted = (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens)
+    assert counted == (400, 20, 420)
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 300
+
+
+@pytest.fixture
+def client(core: Core, request: pytest.FixtureRequest) -> Iterator[OpenAI]:
+    token = core.minted(user_id=request.node.name[:100])["token"]
+    with OpenAI(base_url=f"{core.url}/v1", api_key=token) as client:
+        yield client
+
+
+def streamed(client: OpenAI, *steps: dict[str, Any], **more: Any) -> Iterator[ChatCompletionChunk]:
+    message: Any = {"role": "user", "content": f"Hello. {script(*steps)}"}
+    return iter(client.chat.completions.create(model="quarterdeck", messages=[message], stream=True, **more))
+
+
+def words(chunks: Iterator[ChatCompletionChunk], until: str | None = None) -> str:
+    """What is said up to a word, or to the end."""
+    said = ""
+    for chunk in chunks:
+        said += (chunk.choices[0].delta.content or "") if chunk.choices else ""
+        if until is not None and until in said:
+            break
+    return said
+
+
+def test_an_openai_client_hears_each_word_while_the_agent_speaks(client: OpenAI, model: FakeModel) -> None:
+    # The model says the second half, and its second message, only when the test has heard what is before it.
+    steps = (
+        {"text": "I look it up.", "pause": "heard half", "tool": "Bash", "input": {"command": "true"}},
+        {"text": "The port is 7411.", "hold": "heard the first"},
+    )
+    chunks = streamed(client, *steps, stream_options={"include_usage": True})
+    first = words(chunks, until="I look")
+    assert "up" not in first
+    model.release("heard half")
+    first += words(chunks, until="up.")
+    model.release("heard the first")
+    rest = list(chunks)
+    assert first + words(iter(rest)) == "I look it up.\n\nThe port is 7411."
+    assert rest[-2].choices[0].finish_reason == "stop"
+    assert rest[-1].usage is not None
+    assert rest[-1].usage.completion_tokens > 0
+
+
+def test_a_stream_is_heard_once_and_its_pieces_are_not_kept(core: Core) -> None:
+    token = core.minted(user_id="a quiet log")["token"]
+    with OpenAI(base_url=f"{core.url}/v1", api_key=token) as client:
+        assert words(streamed(client, {"text": "Said once."})) == "Said once."
+    agent = core.modern(token, "/mcp/agent")
+    whole = agent.done("result")
+    assert [row["content"] for row in whole["messages"][1:]] == ["Said once."]
+    assert agent.done("status")["message_count"] == 2
+    kept = core.request("GET", "/api/audit?limit=200", ADMIN).json()["events"]
+    mine = [event["data"].get("step") for event in kept if event["entity_id"] == whole["run_id"]]
+    assert mine.count("text") == 1
+    assert "delta" not in mine
+
+
+def test_an_answer_to_a_schema_is_its_json_alone_in_both_modes(client: OpenAI) -> None:
+    steps = ({"text": "I think.", "tool": "StructuredOutput", "input": {"port": 7411}}, {"text": "Done."})
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "port", "schema": SCHEMA}}
+    assert json.loads(words(streamed(client, *steps, response_format=wanted))) == {"port": 7411}
+    message: Any = {"role": "user", "content": f"Which? {script(*steps)}"}
+    answer = client.chat.completions.create(model="claude-code", messages=[message], response_format=wanted)
+    assert json.loads(answer.choices[0].message.content or "") == {"port": 7411}
+
+
+def test_an_error_in_the_middle_of_a_stream_is_raised_by_the_client(client: OpenAI, model: FakeModel) -> None:
+    steps = (
+        {"text": "I try.", "tool": "Bash", "input": {"command": "true"}},
+        {"status": 401, "message": "no such key"},
+    )
+    heard = []
+    with pytest.raises(openai.APIError, match="no such key"):
+        for chunk in streamed(client, *steps):
+            heard.append(chunk.choices[0].delta.content or "")
+    assert "".join(heard) == "I try.", "the agent's words on the error are no answer"
+
+
+def test_a_client_that_leaves_a_stream_does_not_end_the_run(
+    core: Core, client: OpenAI, model: FakeModel
+) -> None:
+    steps = (
+        {"text": "I begin.", "tool": "Bash", "input": {"command": "true"}},
+        {"text": "I end.", "hold": "the client has left"},
+    )
+
+    def logged(offset: int = 0) -> dict[str, Any]:
+        path = f"/api/jobs/{agent.done('status')['run_id']}/log?offset={offset}"
+        page: dict[str, Any] = core.request("GET", path, client.api_key).json()
+        return page
+
+    with client.chat.completions.create(
+        model="quarterdeck",
+        messages=[{"role": "user", "content": f"Go on. {script(*steps)}"}],
+        stream=True,
+    ) as chunks:
+        words(iter(chunks), until="I begin.")
+    agent = core.modern(client.api_key, "/mcp/agent")
+    assert agent.done("status")["status"] == "busy"
+    first = logged()
+    assert "I begin." in first["text"]
+    model.release("the client has left")
+    assert ended(agent)["result"] == "I end."
+    whole = first["text"] + logged(first["offset"])["text"]
+    assert whole == logged()["text"], "who follows the log misses nothing"
+    assert "stream_event" not in whole

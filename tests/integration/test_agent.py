@@ -38,6 +38,11 @@ elif deed == "repeat":
     print("word " * int(rest))
 elif deed == "secrets":
     print(os.environ["QUARTERDECK_TOKEN"], os.environ["BOT_KEY"])
+elif deed == "begin":
+    print("first\\n", flush=True)
+    while not os.path.exists(rest):
+        time.sleep(0.02)
+    print("second")
 elif deed == "hang":
     subprocess.Popen(["sleep", rest], start_new_session=True)
     print("hanging", flush=True)

@@ -45,6 +45,14 @@ def test_call_beyond_the_burst_is_refused_with_the_time_to_wait(core: Core, era:
     assert not client.call("ping").is_error
 
 
+def test_a_chat_beyond_the_burst_is_429_in_openais_shape(core: Core) -> None:
+    token = core.minted(user_id="chatter")["token"]
+    answers = (core.request("GET", "/v1/models", token) for _ in range(10 * BURST))
+    refused = next(answer for answer in answers if answer.status_code != 200)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert refused.json()["error"]["code"] == "rate_limited"
+
+
 def test_refused_call_changes_nothing_and_costs_nothing(core: Core) -> None:
     token = core.minted(user_id="quiet")["token"]
     client = core.modern(token)

@@ -230,6 +230,21 @@ def test_an_error_of_the_model_is_told() -> None:
     assert ended.error == "session/prompt: Internal error: overloaded"
 
 
+def test_a_tool_that_only_failed_stands_between_two_messages_for_who_listens_too() -> None:
+    agent = Agent(live=True)
+    agent.opens()
+    agent.updates("agent_message_chunk", content={"type": "text", "text": "I wr"})
+    agent.updates("agent_message_chunk", content={"type": "text", "text": "ite."})
+    agent.updates("tool_call_update", toolCallId="t1", status="failed", content=[])
+    agent.updates("agent_message_chunk", content={"type": "text", "text": "Done."})
+    agent.says(id=3, result={"stopReason": "end_turn"})
+    heard = [step.text for step in agent.steps if step.kind == "delta"]
+    assert heard == ["I wr", "ite.", "\n\nDone."]
+    kinds = [step.kind for step in agent.steps if step.kind != "delta"]
+    assert kinds == ["session", "text", "tool", "tool_result", "text"]
+    assert agent.reader.finish(0, "").final_text == "Done."
+
+
 def test_files_and_terminals_are_not_offered() -> None:
     agent = Agent()
     agent.opens()

@@ -50,6 +50,14 @@ def test_the_token_is_in_the_environment_and_never_in_the_command_line(
     assert not any(TOKEN in text for text in written)
 
 
+def test_claude_speaks_in_parts_where_somebody_listens_and_it_can(tmp_path: Path) -> None:
+    partial = "--include-partial-messages"
+    known = frozenset({"--strict-mcp-config", partial})
+    assert partial in launch("claude", tmp_path, live=True, flags=known).argv
+    assert partial not in launch("claude", tmp_path, flags=known).argv
+    assert partial not in launch("claude", tmp_path, live=True, flags=known - {partial}).argv
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "acp"])
 def test_the_prompt_comes_by_stdin(name: str, tmp_path: Path) -> None:
     started = launch(name, tmp_path, prompt="--help me, \N{SNOWMAN}")

@@ -28,6 +28,7 @@ from quarterdeck.domain import agents, records, states
 from quarterdeck.domain.callers import LANES, PROFILES
 from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.events import GENESIS, Draft
+from quarterdeck.server.completions import PASSED_OVER, Completion
 from quarterdeck.server.metrics import Metrics
 from quarterdeck.surfaces.all import SURFACES
 from quarterdeck.surfaces.table import Tool
@@ -421,6 +422,13 @@ def test_every_route_is_documented() -> None:
     assert routes() >= {"/mcp", "/healthz", "/readyz", "/metrics", "/profile/mcp/tokens"}
     bare = {route.partition("/{")[0] for route in listed} - {"/", "/api/audit/verify"}
     assert bare == routes()
+
+
+def test_every_field_that_chat_passes_over_or_honours_is_documented() -> None:
+    named = set(re.findall(r"`([a-z_]+)`", section("agent", "Chat completions")))
+    honoured = {"messages", "model", "stream", "stream_options", "reasoning_effort", "response_format"}
+    assert honoured <= Completion.model_fields.keys()
+    assert honoured | PASSED_OVER <= named
 
 
 def test_every_kind_of_event_is_documented() -> None:

@@ -78,6 +78,13 @@ def test_a_run_that_was_stopped_did_not_succeed(name: str) -> None:
     assert (ended.ok, ended.stop_reason) == (False, "stopped")
 
 
+def said_live(name: str, *messages: Any) -> str:
+    """What somebody who listens hears."""
+    heard = feed(reader(name, live=True), *messages)
+    assert not any(each.kind == "delta" for each in feed(reader(name), *messages)), "nobody listens"
+    return "".join(each.text for each in heard if each.kind == "delta")
+
+
 # Claude Code.
 
 
@@ -208,6 +215,41 @@ def test_claude_steps_are_told_as_they_come() -> None:
         ("notice", None, "the model did not answer, attempt 1 of 4: overloaded"),
     ]
     assert steps[2].data == {"parent": "t0", "id": "t1", "ok": True}
+
+
+def part(kind: str, parent: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"type": "stream_event", "event": {"type": kind, **more}, "parent_tool_use_id": parent}
+
+
+def spoken(text: str, number: str = "msg_1", **more: Any) -> dict[str, Any]:
+    said = {"id": number, "model": "claude", "content": [{"type": "text", "text": text}]}
+    return {"type": "assistant", "message": {**said, **more}, "parent_tool_use_id": None}
+
+
+def test_claude_words_are_heard_once_as_they_come_or_whole() -> None:
+    begun = part("message_start", message={"id": "msg_1"})
+    block = part("content_block_start", index=0, content_block={"type": "text", "text": ""})
+    deltas = [
+        part("content_block_delta", delta={"type": "text_delta", "text": text}) for text in ("One ", "two.")
+    ]
+    other = part("content_block_delta", delta={"type": "input_json_delta", "partial_json": "{}"})
+    inner = part("content_block_delta", "toolu_1", delta={"type": "text_delta", "text": "a sub-agent"})
+    messages = (begun, block, *deltas, spoken("One two."), other, inner, block, deltas[0])
+    assert said_live("claude", *messages) == "One two.\n\nOne "
+    assert said_live("claude", spoken("One."), spoken("Two.", "msg_2")) == "One.\n\nTwo."
+    assert said_live("claude", spoken("API Error: 401", model="<synthetic>")) == ""
+    assert said_live("claude", {**spoken("inner"), "parent_tool_use_id": "toolu_1"}) == ""
+
+
+def test_the_others_are_heard_as_their_answer_comes() -> None:
+    assert said_live("codex", message("One."), message("Two.")) == "One.\n\nTwo."
+    pieces = [{"type": "message", "role": "assistant", "content": text} for text in ("One ", "two.", "End.")]
+    used = {"type": "tool_use", "tool_name": "ls", "tool_id": "1"}
+    assert said_live("gemini", *pieces[:2], used, pieces[2]) == "One two.\n\nEnd."
+    texts = [{"type": "text", "part": {"text": text}} for text in ("One.", "Two.", "End.")]
+    ran = tool("ls", "completed")
+    assert said_live("opencode", *texts[:2], ran, texts[2]) == "One.\nTwo.\n\nEnd."
+    assert said_live("command", b"one\n", b"\n", b"two\r\n", b"end") == "one\n\ntwo\r\nend"
 
 
 def test_claude_without_a_result_says_what_stderr_says() -> None:

@@ -10,6 +10,7 @@ import structlog
 
 from quarterdeck import paths
 from quarterdeck.config import Settings
+from quarterdeck.core.speech import Speech
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.checks import Verdict
 from quarterdeck.events import Bus
@@ -46,6 +47,7 @@ class Core:
     background: set[asyncio.Task[Any]] = field(default_factory=set)
     caches: list[Callable[[], int]] = field(default_factory=list)
     waiting: int = 0
+    speech: Speech = field(default_factory=Speech)
     # What only `run` can do; the server lends it to the core.
     terminal: "Terminal | None" = None
     find_program: Callable[[Agent], Awaitable[object]] | None = None

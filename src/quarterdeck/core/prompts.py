@@ -59,7 +59,8 @@ class Busy(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A prompt as it was asked for. `resume` is a flag, or itself the id of a session."""
+    """A prompt as it was asked for. `resume` is a flag, or itself the id of a session. `live` says that
+    somebody hears it while it is said."""
 
     message: str
     session_id: str | None = None
@@ -72,6 +73,7 @@ class Ask:
     json_schema: str | None = None
     project_id: str | None = None
     model: str | None = None
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ async def start(core: Core, caller: Caller, ask: Ask) -> Run:
             "max_budget_usd": ask.max_budget_usd,
             "json_schema": schema,
             "model": ask.model,
+            "live": ask.live,
         }
         job = queue.submit(
             tx,

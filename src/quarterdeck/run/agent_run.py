@@ -18,7 +18,7 @@ from quarterdeck.domain.records import Job
 from quarterdeck.run.adapters import programs
 from quarterdeck.run.adapters.base import Adapter, Assignment, Launch, Outcome, Reader, Step
 from quarterdeck.run.adapters.registry import adapter_of
-from quarterdeck.run.adapters.streams import short
+from quarterdeck.run.adapters.streams import short, without_pieces
 from quarterdeck.run.adapters.variables import secrets
 from quarterdeck.run.attempts import Attempt, Exit, Spec, read, transcript
 from quarterdeck.run.pipes import Mouth, Splitter, given, lines
@@ -168,11 +168,17 @@ class JobRun:
         """The transcript of the agents so far, without secrets, capped."""
         cap = self.core.settings.worker.log_cap_bytes
         text = await asyncio.to_thread(lambda: b"".join(map(transcript, self._existing())))
+        if self.job.spec.get("live"):
+            text = without_pieces(text)
         for secret in self._secrets:
             text = text.replace(secret.encode(), b"[secret]")
         if len(text) <= cap:
             return text
         return text[: cap // 2] + b"\n[... %d bytes cut ...]\n" % (len(text) - cap) + text[-cap // 2 :]
+
+    def secrets(self) -> dict[str, str]:
+        """What must not be shown, and the word that stands for each; readers have one for the token."""
+        return {secret: "[token]" if secret == self.token else "[secret]" for secret in self._secrets}
 
     def masked(self, text: str) -> str:
         """The text without the job's token and the keys of its agent."""
@@ -302,11 +308,14 @@ class JobRun:
 
     def _feed(self, reader: Reader, line: bytes, *, tell: bool = True) -> None:
         for said in reader.feed(line):
+            is_piece = said.kind == "delta"
+            if is_piece and not tell:
+                continue  # who would have heard it is gone
             step = replace(said, text=self.masked(said.text))
             self.seen.add(step)
             if self._on_step is not None:
                 self._on_step(step)
-            if tell:
+            if tell and not is_piece:
                 self._progress.add(step)
 
     def _judged(self, folder: Path, ended: Exit, reader: Reader) -> Outcome:

@@ -4,17 +4,20 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quarterdeck.core import prompts
+from quarterdeck.core import auto, prompts
 from quarterdeck.core.context import Core
 from quarterdeck.core.queue import Ending, File
 from quarterdeck.domain.records import Job
 from quarterdeck.git.spawn import GitError, git
 from quarterdeck.run.adapters.base import Assignment, Conversation, Outcome, Step
+from quarterdeck.run.adapters.registry import model_of
 from quarterdeck.run.agent_run import Failed, JobRun, Lost
 from quarterdeck.run.schemas import misfit
+from quarterdeck.run.veil import Veil
 
 _IN_ROW = 100_000
 _HISTORY = 4_000_000
@@ -50,6 +53,12 @@ class Messages:
         self.rows.append(row)
         self._room = max(0, self._room - len(json.dumps(row)))
 
+    @property
+    def last_words(self) -> str:
+        """The newest text of the agent's own."""
+        spoken = (row["content"] for row in reversed(self.rows) if row["role"] == "assistant")
+        return next(filter(None, spoken), "")
+
     def files(self, text: str, log: bytes) -> tuple[File, ...]:
         return (
             File(prompts.MESSAGES, "application/json", json.dumps(self.rows).encode()),
@@ -74,9 +83,15 @@ async def carry_out(run: JobRun) -> Ending:
     run.seen.message_count = len(messages.rows)
     told = (await prompts.session_of(run.core, run.job)).agent_session_id
     learning: list[asyncio.Task[None]] = []
+    say, veil = partial(run.core.speech.say, run.job.user_id, run.job.id), Veil(run.secrets)
 
     def on_step(step: Step) -> None:
         nonlocal told
+        if step.kind == "delta":
+            say(veil.add(step.text))
+            return
+        if step.kind == "tool":
+            say(veil.rest())
         messages.add(step)
         if messages.session_id not in (None, told):
             told = messages.session_id
@@ -98,6 +113,7 @@ async def carry_out(run: JobRun) -> Ending:
     except Failed as failed:
         files = await _said(run, messages)
         raise Failed(failed.reason, failed.summary, files, {"seen": _seen(run)}) from None
+    say(veil.rest())
     await asyncio.gather(*learning, return_exceptions=True)
     return await _ending(run, messages, outcome)
 
@@ -123,7 +139,7 @@ async def _assignment(run: JobRun) -> Assignment:
         prompt=spec["message"],
         cwd=await _folder(core, job, mine),
         home=await asyncio.to_thread(_made, mine / "home"),
-        model=spec["model"],
+        model=await _model(run),
         conversation=conversation,
         mcp_url=run.mcp_url,
         token=run.token,
@@ -132,7 +148,17 @@ async def _assignment(run: JobRun) -> Assignment:
         max_budget_usd=spec["max_budget_usd"],
         json_schema=spec["json_schema"],
         subagent=spec["subagent"],
+        live=spec.get("live", False),
     )
+
+
+async def _model(run: JobRun) -> str | None:
+    """The model that was asked for, else the agent's usual one; a sub-agent has one of its own."""
+    asked: str | None = run.job.spec["model"]
+    if asked is not None or run.job.spec["subagent"] is not None:
+        return asked
+    agent = run.agent()
+    return model_of(agent, await auto.model_for(run.core, agent))
 
 
 def _made(folder: Path) -> Path:
@@ -159,12 +185,13 @@ async def _folder(core: Core, job: Job, mine: Path) -> Path:
 
 async def _said(run: JobRun, messages: Messages) -> Sequence[File]:
     log = await run.log()
-    spoken = [row["content"] for row in messages.rows if row["role"] == "assistant" and row["content"]]
-    return messages.files("".join(spoken[-1:]) or log[-_TAIL:].decode(errors="replace"), log)
+    return messages.files(messages.last_words or log[-_TAIL:].decode(errors="replace"), log)
 
 
 async def _ending(run: JobRun, messages: Messages, outcome: Outcome) -> Ending:
     text, problem = run.masked(outcome.final_text), await _problem(run.job, outcome)
+    if problem is not None:
+        text = text or messages.last_words
     usage, said = outcome.usage, len(messages.rows) - 1
     result: dict[str, Any] = {
         "text": text[:_IN_ROW],

@@ -28,10 +28,17 @@ from quarterdeck.run.worker import Worker
 from quarterdeck.server import audit, doctor, openapi
 from quarterdeck.server.audit import PATH as AUDIT
 from quarterdeck.server.auth import Gate
-from quarterdeck.server.chat import PATHS as CHAT
 from quarterdeck.server.chat import ChatRoutes
 from quarterdeck.server.doctor import PATH as DOCTOR
-from quarterdeck.server.http import HostCheck, answer, header, is_loopback, names_loopback
+from quarterdeck.server.http import (
+    HostCheck,
+    answer,
+    header,
+    is_loopback,
+    names_loopback,
+    speaks_openai,
+    turn_away,
+)
 from quarterdeck.server.mcp import Endpoint
 from quarterdeck.server.metrics import CONTENT_TYPE, Metrics
 from quarterdeck.server.rest import PATH as TOKENS
@@ -98,7 +105,7 @@ class Application:
         self._core, self._gate = core, Gate(gatekeeper)
         self._hub = hub = Subscriptions(core, UNION.resources)
         self._sessions = Sessions(core, body, self._metrics.adopted, hub)
-        chat, work = ChatRoutes(core, body), WorkRoutes(core)
+        self._chat, work = ChatRoutes(core, body, limit), WorkRoutes(core)
         self._routes: dict[str, Route] = {
             TOKENS: TokenRoutes(core, gatekeeper, body).serve,
             EVENTS: EventStreams(core, hub).serve,
@@ -107,7 +114,6 @@ class Application:
             JOBS: work.serve,
             DIFFS: work.serve,
             openapi.SIGNIN: self._link,
-            **dict.fromkeys(CHAT, chat.serve),
         }
         self._endpoints: dict[str, Endpoint] = {}
         for name, surface in {"": UNION, **SURFACES}.items():
@@ -144,9 +150,9 @@ class Application:
         path: str = scope["path"]
         problem = self._hosts.problem(scope)
         if problem is not None:
-            await answer(send, problem[0], {"detail": problem[1]})
+            await turn_away(scope, send, *problem, "not_served_here")
         elif "\0" in path or b"%00" in scope["query_string"]:
-            await answer(send, 400, {"detail": "no address here has a NUL character in it"})
+            await turn_away(scope, send, 400, "no address here has a NUL character in it", "validation_error")
         elif path == "/readyz":
             await self._readiness(send)
         elif path == openapi.PATH:
@@ -175,6 +181,8 @@ class Application:
 
     def _route(self, path: str) -> Route | None:
         """What serves a path to whoever has a token."""
+        if speaks_openai(path):
+            return self._chat.serve
         for prefix, route in self._routes.items():
             if path == prefix or path.startswith(prefix + "/"):
                 return route

@@ -7,7 +7,7 @@ from starlette.types import Scope, Send
 from quarterdeck.core.tokens import Gatekeeper
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Invalid, Unavailable
-from quarterdeck.server.http import answer, header, is_loopback
+from quarterdeck.server.http import header, is_loopback, turn_away
 
 
 class Gate:
@@ -20,24 +20,30 @@ class Gate:
         """The caller of a request; None when the request has been answered with a refusal."""
         given = header(scope, b"authorization") or ""
         if not given.startswith("Bearer "):
-            await answer(
+            await turn_away(
+                scope,
                 send,
                 401,
-                {"detail": "a bearer token is required"},
-                [(b"www-authenticate", b'Bearer realm="quarterdeck"')],
+                "a bearer token is required",
+                "invalid_api_key",
+                headers=[(b"www-authenticate", b'Bearer realm="quarterdeck"')],
             )
             return None
         try:
             caller = await self._gatekeeper.caller(given.removeprefix("Bearer ").strip())
         except Unavailable:
-            await answer(send, 503, {"detail": "the database cannot be reached"}, [(b"retry-after", b"2")])
+            problem = "the database cannot be reached"
+            later = [(b"retry-after", b"2")]
+            await turn_away(scope, send, 503, problem, Unavailable.code, headers=later)
             return None
         if caller is None:
-            await answer(
+            await turn_away(
+                scope,
                 send,
                 403,
-                {"detail": "the token is unknown, revoked or expired"},
-                [(b"www-authenticate", b'Bearer realm="quarterdeck", error="invalid_token"')],
+                "the token is unknown, revoked or expired",
+                "invalid_api_key",
+                headers=[(b"www-authenticate", b'Bearer realm="quarterdeck", error="invalid_token"')],
             )
             return None
         return await self._narrowed(scope, send, caller)
@@ -55,5 +61,5 @@ class Gate:
         try:
             return caller.narrow(ceiling=wanted[0], identity=wanted[1], session=wanted[2])
         except Invalid as error:
-            await answer(send, 400, {"detail": error.message, "hint": error.hint})
+            await turn_away(scope, send, 400, error.message, error.code, hint=error.hint)
             return None

@@ -1,149 +1,154 @@
 """The resident agent for any client of OpenAI's chat completions: `/v1/chat/completions` and `/v1/models`."""
 
+import asyncio
 import json
-from typing import Annotated, Any, Literal
+import math
+from dataclasses import replace
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import Receive, Scope, Send
 
-from quarterdeck.core import prompts
+from quarterdeck.core import audit, prompts
 from quarterdeck.core.context import Core
+from quarterdeck.core.limits import RateLimit
 from quarterdeck.core.prompts import Ask, Run
+from quarterdeck.core.speech import Ear
 from quarterdeck.domain.callers import Caller
-from quarterdeck.domain.errors import Denied, Invalid, NotFound, QuarterdeckError, RateLimited, Unavailable
-from quarterdeck.server.http import answer, body_of
-from quarterdeck.surfaces.schema import normal
+from quarterdeck.domain.errors import (
+    Conflict,
+    Denied,
+    Invalid,
+    NotFound,
+    QuarterdeckError,
+    RateLimited,
+    Unavailable,
+)
+from quarterdeck.domain.features import FEATURES
+from quarterdeck.server import sse
+from quarterdeck.server.completions import (
+    DEFAULT_MODEL,
+    Completion,
+    completion,
+    head,
+    parsed,
+    unsaid,
+    usage,
+)
+from quarterdeck.server.http import Headers, answer, body_of, openai_error
 
 PATHS = ("/v1/chat/completions", "/v1/models")
-DEFAULT_MODEL = "quarterdeck"
 _ALIVE_SECONDS = 15.0
-_STOPPING = "the core is stopping"
 _PIECE = 2_000
-_MESSAGE = 100_000
+# A run costs: that it failed is no reason to run it once more unasked, as OpenAI's clients would.
+_ENOUGH = (b"x-should-retry", b"false")
 _STATUS: dict[type[QuarterdeckError], int] = {
     Invalid: 400,
     NotFound: 404,
     Denied: 403,
-    RateLimited: 429,
     prompts.Busy: 429,
+    Conflict: 409,
+    RateLimited: 429,
     Unavailable: 503,
+}
+# What a prompt calls by another name than a request.
+_FIELDS = {
+    "agent": "model",
+    "effort": "reasoning_effort",
+    "json_schema": "response_format.json_schema",
+    "schema": "response_format.json_schema",
+    "message": "messages",
 }
 
 
-class Part(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class _Ended(Exception):
+    """A run that did not end well: the status, the code and the reason."""
 
-    type: Literal["text"]
-    text: str
-
-
-class Message(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    def __init__(self, run: Run) -> None:
+        over = run.status != "busy"
+        self.message = (run.job.summary or "the run failed") if over else "the core is stopping"
+        self.status, self.code = (502, "run_failed") if over else (503, Unavailable.code)
 
     @property
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
-class NamedSchema(BaseModel):
-    model_config = ConfigDict(extra="ignore", populate_by_name=True)
-
-    wanted: dict[str, Any] = Field(alias="schema")
-
-
-class Format(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: NamedSchema | None = None
-
-    @property
-    def schema_text(self) -> str | None:
-        """The JSON Schema that an answer in this format fits."""
-        if self.type == "json_object":
-            return '{"type": "object"}'
-        if self.type == "text":
-            return None
-        if self.json_schema is None:
-            raise Invalid("json_schema is required", field="response_format.json_schema")
-        return json.dumps(self.json_schema.wanted)
-
-
-class Completion(BaseModel):
-    """What is honoured of a request; sampling parameters are the agent's own business and passed over."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    messages: Annotated[list[Message], Field(min_length=1, max_length=1000)]
-    model: str = DEFAULT_MODEL
-    stream: bool = False
-    stream_options: dict[str, Any] | None = None
-    n: Literal[1] | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    reasoning_effort: Literal["low", "medium", "high"] | None = None
-    response_format: Format | None = None
+    def body(self) -> dict[str, Any]:
+        return openai_error(self.status, self.message, self.code)
 
 
 class ChatRoutes:
-    """Both routes; the caller has passed the gate."""
+    """All below `/v1`; the caller has passed the gate."""
 
-    def __init__(self, core: Core, max_body: int) -> None:
+    def __init__(self, core: Core, max_body: int, limit: RateLimit) -> None:
         self._core = core
         self._max_body = max_body
+        self._limit = limit
 
     async def serve(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"].rstrip("/"), scope["method"]
+        caller = replace(caller, tool="chat.completions")
+        allowed = "POST" if path == PATHS[0] else "GET"
+        known = path in PATHS or path.startswith(f"{PATHS[1]}/")
         try:
+            self._limit.take(caller)
             if not caller.may("operator") or caller.bound:
                 raise Denied("chat needs the profile operator and a token without a binding")
-            if scope["path"] == PATHS[1] and scope["method"] == "GET":
-                await answer(send, 200, {"object": "list", "data": self._models()})
-            elif scope["path"] == PATHS[0] and scope["method"] == "POST":
-                await self._complete(caller, receive, send)
+            if not known:
+                raise NotFound(f"{path[:200]} is not served here", hint=f"there are {' and '.join(PATHS)}")
+            if method != allowed:
+                body = openai_error(405, f"{method} is not served here", "method_not_allowed")
+                await answer(send, 405, body, [(b"allow", allowed.encode())])
+            elif allowed == "GET":
+                await answer(send, 200, self._models(path.removeprefix(PATHS[1]).strip("/")))
             else:
-                await answer(send, 405, _error("this method is not served here", "method_not_allowed"))
+                await self._complete(caller, receive, send)
         except QuarterdeckError as error:
-            status = next((code for kind, code in _STATUS.items() if type(error) is kind), 500)
-            await answer(send, status, _error(error.message, error.code, error.field))
+            if allowed == "POST":
+                audit.refused(self._core, caller, error)
+            await _refuse(send, error)
 
-    def _models(self) -> list[dict[str, Any]]:
+    def _models(self, wanted: str) -> dict[str, Any]:
+        """All that `model` may be, or the one that was asked for."""
         names = [DEFAULT_MODEL, *(agent.id for agent in self._core.agents.values() if agent.adapter)]
-        return [{"id": name, "object": "model", "created": 0, "owned_by": "quarterdeck"} for name in names]
+        rows = [{"id": name, "object": "model", "created": 0, "owned_by": "quarterdeck"} for name in names]
+        if not wanted:
+            return {"object": "list", "data": rows}
+        found = [row for row in rows if row["id"] == wanted]
+        if not found:
+            raise NotFound(f"there is no model {wanted[:100]!r}", field="model", hint=", ".join(names))
+        return found[0]
 
     async def _complete(self, caller: Caller, receive: Receive, send: Send) -> None:
         body = await body_of(receive, self._max_body)
         if body is None:
-            await answer(send, 413, _error("the request body is too large", "too_large"))
+            await answer(send, 413, openai_error(413, "the request body is too large", "too_large"))
             return
-        wanted = _parsed(body)
-        run = await prompts.start(self._core, caller, self._ask(wanted))
+        wanted = parsed(body)
+        ask = self._ask(wanted)
         if wanted.stream:
-            await self._stream(caller, run, wanted, send)
+            # First, so that nothing of what the run says is missed.
+            with self._core.speech.listen(caller.user_id) as ear:
+                run = await prompts.start(self._core, caller, ask)
+                await self._stream(caller, run, wanted, ear, receive, send)
             return
-        run = await self._ended(caller, run)
-        if run.status != "completed":
-            await answer(send, 502, _error(run.job.summary or _STOPPING, "run_failed"))
-            return
-        await answer(
-            send, 200, _completion(run, wanted.model, await prompts.text_of(self._core, caller, run))
-        )
+        try:
+            run = await self._ended(caller, await prompts.start(self._core, caller, ask))
+            await answer(send, 200, completion(run, wanted.model, await self._text(caller, run)))
+        except _Ended as ended:
+            await answer(send, ended.status, ended.body, [_ENOUGH])
 
     def _ask(self, wanted: Completion) -> Ask:
-        agent = wanted.model if wanted.model in self._core.agents else None
-        model = None if agent or wanted.model == DEFAULT_MODEL else wanted.model
+        agent = wanted.model if wanted.model in {*self._core.agents, *FEATURES} else None
+        schema = wanted.schema_text
         return Ask(
-            _prompt(wanted.messages),
+            wanted.prompt,
             agent=agent,
-            model=model,
+            model=None if agent or wanted.model == DEFAULT_MODEL else wanted.model,
             effort=wanted.reasoning_effort,
-            json_schema=wanted.response_format.schema_text if wanted.response_format else None,
+            json_schema=schema,
+            # Where a schema is given, only what fits it is the answer.
+            live=wanted.stream and schema is None,
         )
 
     async def _ended(self, caller: Caller, run: Run) -> Run:
+        """The run when it is over, or when the core is about to be."""
         with self._core.bus.listen(f"job:{run.job.id}") as listener:
             while (run := await prompts.get(self._core, caller, run.job.id)).status == "busy":
                 await listener.within(_ALIVE_SECONDS)
@@ -151,82 +156,109 @@ class ChatRoutes:
                     break
         return run
 
-    async def _stream(self, caller: Caller, run: Run, wanted: Completion, send: Send) -> None:
-        """The answer as server-sent events; comments keep the connection alive while the agent works."""
-        fields = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-        await send({"type": "http.response.start", "status": 200, "headers": fields})
+    async def _text(self, caller: Caller, run: Run) -> str:
+        """The answer of a run; raises `_Ended` when there is none."""
+        if run.status != "completed":
+            raise _Ended(run)
+        result = run.job.result or {}
+        if "structured_output" in result:
+            return json.dumps(result["structured_output"], ensure_ascii=False)
+        return await prompts.text_of(self._core, caller, run)
 
-        async def say(text: str) -> None:
-            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+    async def _stream(
+        self, caller: Caller, run: Run, wanted: Completion, ear: Ear, receive: Receive, send: Send
+    ) -> None:
+        """Answer in pieces until the run is over, or the client has left; the run goes on without it."""
+        telling = asyncio.create_task(self._tell(caller, run, wanted, ear, _Pen(run, wanted, send)))
+        leaving = asyncio.create_task(sse.gone(receive))
+        try:
+            await asyncio.wait([telling, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                telling.result()
+        finally:
+            for task in (telling, leaving):
+                task.cancel()
+            await asyncio.wait([telling, leaving])
 
-        async def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> None:
-            choice = {"index": 0, "delta": delta, "finish_reason": finish}
-            shown = {**_head(run, wanted.model, "chat.completion.chunk"), "choices": [choice], **more}
-            await say(f"data: {json.dumps(shown)}\n\n")
-
-        await chunk({"role": "assistant", "content": ""})
-        with self._core.bus.listen(f"job:{run.job.id}") as listener:
-            while (run := await prompts.get(self._core, caller, run.job.id)).status == "busy":
-                if not await listener.within(_ALIVE_SECONDS):
-                    await say(": at work\n\n")
-                if listener.closed:
-                    break
-        if run.status == "completed":
-            text = await prompts.text_of(self._core, caller, run)
-            for begin in range(0, len(text), _PIECE):
-                await chunk({"content": text[begin : begin + _PIECE]})
-            await chunk({}, "stop")
-            if (wanted.stream_options or {}).get("include_usage"):
-                head = _head(run, wanted.model, "chat.completion.chunk")
-                await say(f"data: {json.dumps({**head, 'choices': [], 'usage': _usage(run)})}\n\n")
-        else:
-            await say(f"data: {json.dumps(_error(run.job.summary or _STOPPING, 'run_failed'))}\n\n")
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
-
-
-def _parsed(body: bytes) -> Completion:
-    try:
-        raw = json.loads(body or b"null")
-    except (ValueError, RecursionError):
-        raw = None
-    if not isinstance(raw, dict):
-        raise Invalid("the body must be a JSON object")
-    normal(raw)
-    try:
-        return Completion.model_validate(raw)
-    except ValidationError as error:
-        # Of the alternatives of a content the last is the list of parts: what it misses says most.
-        last = error.errors(include_url=False, include_input=False)[-1]
-        where = ".".join(str(part) for part in last["loc"] if part not in ("str", "list[Part]"))
-        raise Invalid(f"{where}: {last['msg']}", field=where) from None
+    async def _tell(self, caller: Caller, run: Run, wanted: Completion, ear: Ear, pen: "_Pen") -> None:
+        await pen.begin()
+        ended = asyncio.create_task(self._ended(caller, run))
+        ended.add_done_callback(lambda _: ear.wake())
+        try:
+            over = False
+            while not over:
+                # Asked before reading: what was said until then is there.
+                over = ended.done()
+                piece = ear.rest(run.job.id) if over else await ear.within(run.job.id, _ALIVE_SECONDS)
+                await pen.say(piece)
+                if not piece and not ended.done():
+                    await pen.alive()
+            run = await ended
+            await pen.say(unsaid(pen.said, await self._text(caller, run)))
+            await pen.stop(run)
+        except _Ended as failed:
+            await pen.fail(failed.body)
+        except QuarterdeckError as error:
+            await pen.fail(openai_error(_status(error), error.message, error.code))
+        finally:
+            ended.cancel()
 
 
-def _prompt(messages: list[Message]) -> str:
-    """What the agent is told: a single message as it is, a conversation with who said what."""
-    if not messages[-1].text.strip():
-        raise Invalid("the last message is empty", field="messages")
-    texts = [f"[{message.role}]\n{message.text}" for message in messages if message.text]
-    prompt = messages[-1].text if len(texts) == 1 else "\n\n".join(texts)
-    if len(prompt) > _MESSAGE:
-        raise Invalid(f"the messages are longer than {_MESSAGE:,} characters", field="messages")
-    return prompt
+class _Pen:
+    """Writes one completion as server-sent events."""
+
+    def __init__(self, run: Run, wanted: Completion, send: Send) -> None:
+        self._head = head(run, wanted.model, "chat.completion.chunk")
+        self._counts = wanted.stream_options.include_usage
+        self._send = send
+        self._said: list[str] = []
+
+    @property
+    def said(self) -> str:
+        return "".join(self._said)
+
+    async def begin(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": sse.HEADERS})
+        await self._chunk({"role": "assistant", "content": ""})
+
+    async def say(self, text: str) -> None:
+        self._said.append(text)
+        for begin in range(0, len(text), _PIECE):
+            await self._chunk({"content": text[begin : begin + _PIECE]})
+
+    async def alive(self) -> None:
+        await self._write(": at work\n\n")
+
+    async def stop(self, run: Run) -> None:
+        await self._chunk({}, "stop")
+        if self._counts:
+            await self._data({**self._head, "choices": [], "usage": usage(run)})
+        await self._write("data: [DONE]\n\n", more=False)
+
+    async def fail(self, body: dict[str, Any]) -> None:
+        await self._data(body)
+        await self._write("data: [DONE]\n\n", more=False)
+
+    async def _chunk(self, delta: dict[str, str], finish: str | None = None) -> None:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        counted = {"usage": None} if self._counts else {}
+        await self._data({**self._head, "choices": [choice], **counted})
+
+    async def _data(self, shown: dict[str, Any]) -> None:
+        await self._write(f"data: {json.dumps(shown)}\n\n")
+
+    async def _write(self, text: str, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": text.encode(), "more_body": more})
 
 
-def _head(run: Run, model: str, kind: str) -> dict[str, Any]:
-    created = run.job.created_at // 1_000_000
-    return {"id": f"chatcmpl-{run.job.id}", "object": kind, "created": created, "model": model}
+def _status(error: QuarterdeckError) -> int:
+    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
 
 
-def _usage(run: Run) -> dict[str, int]:
-    used = (run.job.input_tokens or 0, run.job.output_tokens or 0)
-    return {"prompt_tokens": used[0], "completion_tokens": used[1], "total_tokens": sum(used)}
-
-
-def _completion(run: Run, model: str, text: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text, "refusal": None}
-    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
-    return {**_head(run, model, "chat.completion"), "choices": [choice], "usage": _usage(run)}
-
-
-def _error(message: str, code: str, field: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": code, "code": code, "param": field}}
+async def _refuse(send: Send, error: QuarterdeckError) -> None:
+    status, headers = _status(error), Headers()
+    if "retry_after" in error.data:
+        headers.append((b"retry-after", str(math.ceil(error.data["retry_after"])).encode()))
+    message = f"{error.message} ({error.hint})" if error.hint else error.message
+    field = _FIELDS.get(error.field or "", error.field)
+    await answer(send, status, openai_error(status, message, error.code, field), headers)

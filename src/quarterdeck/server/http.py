@@ -54,6 +54,40 @@ async def refuse(send: Send, error: QuarterdeckError) -> None:
     await answer(send, status, {key: value for key, value in worded.items() if value is not None})
 
 
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def speaks_openai(path: str) -> bool:
+    """Whether the words of OpenAI are spoken at a path."""
+    return f"{path}/".startswith("/v1/")
+
+
+def openai_error(status: int, message: str, code: str, field: str | None = None) -> dict[str, Any]:
+    """A refusal as OpenAI's clients read it."""
+    usual = "server_error" if status >= 500 else "invalid_request_error"
+    kind = _OPENAI_TYPES.get(status, usual)
+    return {"error": {"message": message, "type": kind, "code": code, "param": field}}
+
+
+async def turn_away(
+    scope: Scope,
+    send: Send,
+    status: int,
+    detail: str,
+    code: str,
+    *,
+    hint: str | None = None,
+    headers: Headers | None = None,
+) -> None:
+    """Refuse a request before any route has seen it, in the words of the path that it asked for."""
+    if speaks_openai(scope["path"]):
+        message = f"{detail} ({hint})" if hint else detail
+        await answer(send, status, openai_error(status, message, code), headers)
+    else:
+        body = {"detail": detail} | ({} if hint is None else {"hint": hint})
+        await answer(send, status, body, headers)
+
+
 async def answer_text(send: Send, text: str, status: int = 200, headers: Headers | None = None) -> None:
     """One answer that is JSON text already."""
     # Half a surrogate pair has no UTF-8; its escape is the same in Python and in JSON.

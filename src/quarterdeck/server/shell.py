@@ -40,7 +40,7 @@ class Shell:
         elif self._application is not None and self._application.ready.is_set():
             await self._application.serve(scope, receive, send)
         else:
-            await _answer(send, 503, {"status": "starting"}, [(b"retry-after", b"1")])
+            await _answer(send, 503, _starting(scope["path"]), [(b"retry-after", b"1")])
 
     def leave(self) -> None:
         """Say that the end is near, while calls in flight still have their time."""
@@ -78,6 +78,13 @@ def _load(settings: "Settings", data_dir: Path, host: str, url: str) -> "Applica
     from quarterdeck.server.app import Application
 
     return Application(settings, data_dir, host, url)
+
+
+def _starting(path: str) -> dict[str, Any]:
+    if not path.startswith("/v1/"):
+        return {"status": "starting"}
+    said = {"message": "the core is starting", "type": "server_error"}
+    return {"error": {**said, "code": "service_unavailable", "param": None}}
 
 
 async def _answer(

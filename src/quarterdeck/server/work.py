@@ -16,6 +16,7 @@ from quarterdeck.domain.ids import iso
 from quarterdeck.domain.jobs import KINDS, LIVE, State
 from quarterdeck.domain.records import Job
 from quarterdeck.run import attempts
+from quarterdeck.run.adapters.streams import without_pieces
 from quarterdeck.server.http import answer, refuse
 
 PATH = "/api/jobs"
@@ -120,7 +121,8 @@ class WorkRoutes:
             whole = (await runs.artifact(self._core, caller, job.id, "logs.txt")).content
             return whole[offset : offset + _CHUNK], min(offset + _CHUNK, len(whole))
         folder = self._core.data_dir / "attempts" / f"{job.id}-{job.attempt}" / "agent"
-        return await asyncio.to_thread(_live, folder, offset)
+        look = _spoken if job.spec.get("live") else _live
+        return await asyncio.to_thread(look, folder, offset)
 
     async def _diff(self, caller: Caller, task_id: str) -> dict[str, Any]:
         found = await worktrees.diff(self._core, caller, task_id)
@@ -161,6 +163,16 @@ def _live(folder: Path, offset: int) -> tuple[bytes, int]:
     except OSError:
         return b"", offset
     return chunk.data, chunk.end
+
+
+def _spoken(folder: Path, offset: int) -> tuple[bytes, int]:
+    """The same of one that is listened to: whole lines without the pieces, as its log will be kept."""
+    try:
+        whole = attempts.transcript(folder)
+    except OSError:
+        return b"", offset
+    shown = without_pieces(whole[: whole.rfind(b"\n") + 1])[offset : offset + _CHUNK]
+    return shown, offset + len(shown)
 
 
 def _letters(data: bytes, end: int) -> tuple[str, int]:

@@ -140,6 +140,7 @@ async def result(call: Call, a: Result) -> Row:
         "message_count": len(found.messages) or fields["message_count"],
         **{name: fields[name] for name in kept},
         "token_usage": fields["token_usage"],
+        "denials": list((run.job.result or {}).get("denials") or ()),
         "error": fields.get("error"),
         "started_at": iso(run.job.started_at),
         "finished_at": iso(run.job.finished_at),

@@ -26,6 +26,7 @@ from quarterdeck.run.adapters.base import (
 from quarterdeck.run.adapters.streams import (
     LOGINS,
     JsonReader,
+    Voice,
     kept,
     link_login,
     own_home,
@@ -106,6 +107,7 @@ class AcpReader(JsonReader):
         self._denials: dict[str, None] = {}
         self._tools: dict[str, str] = {}
         self._mcp: str | None = None
+        self._voice = Voice(assignment.live)
 
     def greeting(self) -> bytes:
         """The first request; it is part of the launch."""
@@ -180,6 +182,7 @@ class AcpReader(JsonReader):
         given = json.dumps(call.get("rawInput") or {}, ensure_ascii=False)
         steps = [*self._flush(), Step("tool", kept(given), tool=name, data={"id": number})]
         self._said = []
+        self._voice.pause()
         return steps
 
     def _greeted(self, result: dict[str, Any]) -> Iterable[Step]:
@@ -276,6 +279,8 @@ class AcpReader(JsonReader):
             case "tool_call_update" if update.get("status") in ("completed", "failed"):
                 ok = update["status"] == "completed"
                 number = str(update.get("toolCallId"))
+                # One that could not even begin is told of by its failure alone.
+                yield from self._tool(update)
                 if ok and MCP_NAME in self._tools.get(number, ""):
                     self._mcp = "connected"
                 data = {"id": number, "ok": ok}
@@ -288,6 +293,7 @@ class AcpReader(JsonReader):
     def _spoke(self, text: str) -> Iterable[Step]:
         """Words come in small pieces: people are told of whole lines."""
         self._said.append(text)
+        yield from self._voice.say(text)
         self._line.append(text)
         if "\n" in text:
             yield from self._flush()

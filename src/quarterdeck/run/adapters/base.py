@@ -10,7 +10,8 @@ from quarterdeck.domain.errors import Invalid
 from quarterdeck.domain.features import Feature
 
 Mode = Literal["edit", "read"]
-StepKind = Literal["session", "text", "tool", "tool_result", "notice", "error"]
+# A `delta` is a piece of the answer as it comes; only who asks to hear it live gets any.
+StepKind = Literal["session", "text", "delta", "tool", "tool_result", "notice", "error"]
 # The flags that a program's help names; None when nobody asked, then all are taken to be there.
 Flags = frozenset[str] | None
 
@@ -34,7 +35,8 @@ class Assignment:
 
     `home` belongs to a session lineage and outlives the run, so that a later one can resume. In the mode
     `read` the agent must not change files. `sandboxed` says that it runs in a sandbox of ours which sees to
-    that: an agent's own sandbox would not start inside it.
+    that: an agent's own sandbox would not start inside it. `live` says that somebody hears the answer while
+    it is said: its pieces are told as steps of their own.
     """
 
     prompt: str
@@ -52,6 +54,7 @@ class Assignment:
     max_budget_usd: float | None = None
     json_schema: Mapping[str, Any] | None = None
     subagent: str | None = None
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from quarterdeck.run.adapters.base import (
 )
 from quarterdeck.run.adapters.streams import (
     JsonReader,
+    Voice,
     kept,
     link_login,
     own_home,
@@ -44,6 +45,7 @@ _KEYS: Final = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
     *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
 )
+_PARTIAL: Final = "--include-partial-messages"
 _READING: Final = ("Read", "Grep", "Glob", "LS", "NotebookRead", "TodoWrite", "Task", "Agent", "Skill")
 
 
@@ -70,6 +72,7 @@ class Claude:
         argv = (
             *program,
             *("-p", "--output-format", "stream-json", "--verbose"),
+            *_live(assignment, flags),
             *_permissions(assignment, flags),
             *_server(assignment, flags),
             *_session(assignment, flags),
@@ -91,6 +94,12 @@ def _permissions(assignment: Assignment, flags: Flags) -> list[str]:
     # would allow does not count.
     need("claude", flags, "--setting-sources", "reading")
     return ["--permission-mode", "dontAsk", "--setting-sources", "user"]
+
+
+def _live(assignment: Assignment, flags: Flags) -> list[str]:
+    """Word for word where it can; an older version tells of whole messages."""
+    known = flags is None or _PARTIAL in flags
+    return [_PARTIAL] if assignment.live and known else []
 
 
 def _server(assignment: Assignment, flags: Flags) -> list[str]:
@@ -157,16 +166,50 @@ class ClaudeReader(JsonReader):
         self._denials: dict[str, None] = {}
         self._turns: int | None = None
         self._structured: Any = None
+        self._voice = Voice(assignment.live)
+        self._heard: set[str] = set()
 
     def event(self, message: dict[str, Any]) -> Iterable[Step]:
         match message.get("type"):
             case "system":
                 return self._system(message)
             case "assistant" | "user":
-                return list(_said(message))
+                return [*self._spoken(message), *_said(message)]
+            case "stream_event" if not message.get("parent_tool_use_id"):
+                return self._piece(message["event"])
             case "result":
                 return self._ended(message)
         return ()
+
+    def _piece(self, event: dict[str, Any]) -> list[Step]:
+        """A part of a message that is being said; the words of sub-agents are not the answer."""
+        match event.get("type"):
+            case "message_start":
+                self._heard.add(str(event["message"].get("id")))
+            case "content_block_start":
+                self._voice.pause()
+            case "content_block_delta" if event["delta"].get("type") == "text_delta":
+                return self._voice.say(str(event["delta"].get("text") or ""))
+        return []
+
+    def _spoken(self, message: dict[str, Any]) -> list[Step]:
+        """The words of a message that did not come in parts. Its own words on an error are no answer."""
+        said = message["message"]
+        content = said.get("content")
+        if (
+            message["type"] != "assistant"
+            or message.get("parent_tool_use_id")
+            or said.get("model") == "<synthetic>"
+            or said.get("id") in self._heard
+            or not isinstance(content, list)
+        ):
+            return []
+        steps = []
+        for block in content:
+            if block.get("type") == "text":
+                self._voice.pause()
+                steps += self._voice.say(str(block.get("text") or ""))
+        return steps
 
     def _system(self, message: dict[str, Any]) -> list[Step]:
         match message.get("subtype"):

@@ -20,7 +20,16 @@ from quarterdeck.run.adapters.base import (
     check,
     need,
 )
-from quarterdeck.run.adapters.streams import JsonReader, kept, link_login, own_home, short, unfinished, whole
+from quarterdeck.run.adapters.streams import (
+    JsonReader,
+    Voice,
+    kept,
+    link_login,
+    own_home,
+    short,
+    unfinished,
+    whole,
+)
 
 _COUNTED: Final = ("input_tokens", "cached_input_tokens", "output_tokens")
 _LEDGER: Final = "codex-usage.json"
@@ -141,6 +150,7 @@ class CodexReader(JsonReader):
         self._completed = False
         self._denials: dict[str, None] = {}
         self._mcp: str | None = None
+        self._voice = Voice(assignment.live)
 
     def event(self, message: dict[str, Any]) -> Iterable[Step]:
         kind = message.get("type")
@@ -170,6 +180,8 @@ class CodexReader(JsonReader):
         match item.get("type"):
             case "agent_message" if ended:
                 self._text = str(item.get("text") or "")
+                self._voice.pause()
+                yield from self._voice.say(self._text)
                 yield Step("text", kept(self._text))
             case "command_execution":
                 if kind == "item.started":

@@ -54,6 +54,8 @@ class CommandReader:
         self._secret = (assignment.token or "").encode()
         self._lines: deque[bytes] = deque()
         self._size = 0
+        self._live = assignment.live
+        self._first = True
 
     def feed(self, line: bytes) -> list[Step]:
         if self._secret:
@@ -65,7 +67,11 @@ class CommandReader:
         while self._size > _KEPT and len(self._lines) > 1:
             self._size -= len(self._lines.popleft()) + 1
         text = line.decode("utf-8", "replace")
-        return [Step("text", kept(text))] if text.strip() else []
+        steps = [Step("text", kept(text))] if text.strip() else []
+        if self._live:
+            steps.append(Step("delta", text if self._first else f"\n{text}"))
+            self._first = False
+        return steps
 
     def outgoing(self) -> bytes:
         return b""

@@ -20,7 +20,16 @@ from quarterdeck.run.adapters.base import (
     check,
     need,
 )
-from quarterdeck.run.adapters.streams import JsonReader, kept, link_login, own_home, short, unfinished, whole
+from quarterdeck.run.adapters.streams import (
+    JsonReader,
+    Voice,
+    kept,
+    link_login,
+    own_home,
+    short,
+    unfinished,
+    whole,
+)
 
 QUIET: Final = {
     # Without it a second process does the work, and signals do not reach it.
@@ -116,6 +125,7 @@ class GeminiReader(JsonReader):
         self._error: str | None = None
         self._denials: dict[str, None] = {}
         self._tools: dict[str, str] = {}
+        self._voice = Voice(assignment.live)
 
     def event(self, message: dict[str, Any]) -> Iterable[Step]:
         match message.get("type"):
@@ -127,9 +137,11 @@ class GeminiReader(JsonReader):
                 said = str(message.get("content") or "")
                 # The last answer is the final text; a tool in between begins a new one.
                 self._text.append(said)
+                yield from self._voice.say(said)
                 yield Step("text", kept(said))
             case "tool_use":
                 self._text = []
+                self._voice.pause()
                 name, number = str(message.get("tool_name")), str(message.get("tool_id"))
                 self._tools[number] = name
                 given = json.dumps(message.get("parameters", {}), ensure_ascii=False)

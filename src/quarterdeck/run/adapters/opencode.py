@@ -19,7 +19,16 @@ from quarterdeck.run.adapters.base import (
     check,
     need,
 )
-from quarterdeck.run.adapters.streams import JsonReader, kept, link_login, own_home, short, unfinished, whole
+from quarterdeck.run.adapters.streams import (
+    JsonReader,
+    Voice,
+    kept,
+    link_login,
+    own_home,
+    short,
+    unfinished,
+    whole,
+)
 
 CONFIG_VARIABLE: Final = "OPENCODE_CONFIG_CONTENT"
 QUIET: Final = {
@@ -131,6 +140,7 @@ class OpenCodeReader(JsonReader):
         self._error: str | None = None
         self._denials: dict[str, None] = {}
         self._mcp: str | None = None
+        self._voice = Voice(assignment.live)
 
     def event(self, message: dict[str, Any]) -> Iterable[Step]:
         if self._session is None and message.get("sessionID"):
@@ -141,7 +151,9 @@ class OpenCodeReader(JsonReader):
             case "step_start":
                 self._reason = None
             case "text":
+                self._voice.pause("\n" if self._text else "\n\n")
                 self._text.append(str(part.get("text") or ""))
+                yield from self._voice.say(self._text[-1])
                 yield Step("text", kept(self._text[-1]))
             case "tool_use":
                 self._text = []

@@ -11,6 +11,8 @@ from quarterdeck.run.adapters.base import Assignment, Outcome, Step
 SHOWN: Final = 4_000
 KEPT: Final = 200_000
 _HIDDEN: Final = "[token]"
+# As Claude Code prints them.
+_PIECES: Final = re.compile(rb'^\{"type":"stream_event".*\n?', re.MULTILINE)
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -57,6 +59,31 @@ class JsonReader:
         plain = _COLOURS.sub("", self.hide(stderr))
         lines = [line for line in plain.strip().splitlines() if line.strip()]
         return short("\n".join(lines[-10:] or self.noise[-10:]), 2_000)
+
+
+class Voice:
+    """The answer as it comes, for who hears it live: a blank line stands between two messages."""
+
+    def __init__(self, live: bool) -> None:
+        self._live = live
+        self._gap = ""
+        self._spoke = False
+
+    def say(self, piece: str) -> list[Step]:
+        if not self._live or not piece:
+            return []
+        said, self._gap, self._spoke = self._gap + piece, "", True
+        return [Step("delta", said)]
+
+    def pause(self, gap: str = "\n\n") -> None:
+        """What comes next is a message of its own."""
+        if self._spoke:
+            self._gap = gap
+
+
+def without_pieces(log: bytes) -> bytes:
+    """A log as it would be had nobody listened: the messages whose pieces these are stand in it whole."""
+    return _PIECES.sub(b"", log)
 
 
 def short(text: str, limit: int = SHOWN) -> str:
