@@ -274,6 +274,70 @@ def test_an_error_is_one_line_with_a_next_step(shell: Shell, tmp_path: Path) -> 
         assert "quarterdeck up" in alone.stderr
 
 
+def refused(ran: subprocess.CompletedProcess[str], exit_code: int = 1) -> dict[str, Any]:
+    """What a script reads of a command that failed: nothing as its answer, one object as its error."""
+    assert ran.returncode == exit_code, ran.stderr
+    assert ran.stdout == ""
+    told: dict[str, Any] = json.loads(ran.stderr)
+    assert list(told) == ["error", "code", "field", "hint", "details"]
+    return told
+
+
+def test_a_refusal_of_the_core_is_one_json_object_for_a_script(board: Board, shell: Shell) -> None:
+    lost = refused(shell.run("task", "show", "no-such-task", "--json"))
+    assert lost["code"] == "TASK_NOT_FOUND"
+    assert "no-such-task" in lost["error"]
+    task = shell.text("task", "create", "Mistaken")
+    mistaken = refused(shell.run("task", "move", task, "AUTO", "--json"))
+    assert mistaken["hint"] == f"quarterdeck task update {task} --type AUTO"
+    for words in (("job", "show", "x"), ("token", "revoke", "x"), ("review", "diff", "x"), ("logs", "x")):
+        assert refused(shell.run(*words, "--json"))["code"] == "not_found"
+    wrong = refused(shell.run("job", "list", "--state", "gone", "--json"))
+    assert (wrong["code"], wrong["field"]) == ("validation_error", "state")
+    gated = board.task(board.project(board.repo(), gate_command="echo it leaks; exit 3"), "write x.txt hi")
+    board.run(gated)
+    merge = refused(shell.run("review", "merge", gated, "--json"))
+    assert merge["code"] == "MERGE_FAILED"
+    assert "it leaks" in merge["details"]["gate_output"]
+
+
+def test_a_wrong_command_line_is_one_json_object_for_a_script(shell: Shell) -> None:
+    for words, field in (
+        (("task", "list", "--nope"), None),
+        (("task", "lst"), None),
+        (("task", "show"), "task_id"),
+        (("task", "list", "--limit", "many"), "limit"),
+    ):
+        told = refused(quarterdeck(*words, "--json"), exit_code=2)
+        assert (told["code"], told["field"]) == ("usage_error", field)
+        assert told["hint"].endswith("--help")
+    task = shell.text("task", "create", "Note")
+    assert shell.run("task", "note", task, "--nope").stderr.startswith("Usage: ")
+    noted = quarterdeck("task", "note", "--data-dir", str(shell.data_dir), task, "--", "--json")
+    assert noted.returncode == 0, noted.stderr
+    assert "--json" in shell.json("task", "show", task)["scratchpad"]
+
+
+def test_no_core_and_a_wrong_token_are_told_to_a_script_as_well(board: Board, tmp_path: Path) -> None:
+    away = refused(quarterdeck("task", "list", "--json", "--data-dir", str(tmp_path)))
+    assert (away["code"], away["hint"]) == ("service_unavailable", "start one with: quarterdeck up")
+    (tmp_path / "core.json").write_text((board.core.data_dir / "core.json").read_text())
+    (tmp_path / "token").write_text("mcp_wrong")
+    for words in (("task", "list"), ("token", "list")):
+        stranger = refused(quarterdeck(*words, "--json", "--data-dir", str(tmp_path)))
+        assert stranger["code"] == "permission_denied"
+        assert "unknown, revoked or expired" in stranger["error"]
+
+
+def test_the_last_page_of_a_log_tells_a_script_how_the_job_ended(board: Board, shell: Shell) -> None:
+    job = shell.text("task", "start", board.task(board.project(board.repo()), "exit 3"))
+    followed = shell.run("logs", "-f", job, "--json")
+    assert followed.returncode == 1
+    assert followed.stderr == ""
+    *_, last = map(json.loads, followed.stdout.splitlines())
+    assert (last["ended"], last["state"]) == (True, "FAILED")
+
+
 @pytest.mark.parametrize(
     ("client", "file", "key"),
     [
@@ -306,8 +370,10 @@ def test_connect_writes_each_clients_configuration_and_keeps_the_rest(
 
     before = path.read_text()
     assert "quarterdeck" in run("--print").stdout
+    assert json.loads(run("--print", "--json").stdout)["entry"]
     assert path.read_text() == before, "--print writes nothing"
-    run()
+    told = json.loads(run("--json").stdout)
+    assert told == {"client": client, "file": str(path), "written": True}
     assert written()["model"] == "x"
     assert "mcp" in json.dumps(written()[key]["quarterdeck"])
     assert board.core.token not in path.read_text(), "the bridge finds the token by itself"

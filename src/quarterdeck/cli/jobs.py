@@ -123,17 +123,18 @@ def logs(
         wait = _POLL_SECONDS if follow else 0
         page = desk.get(f"/api/jobs/{part(job_id)}/log", offset=offset, wait=wait)
         shown = shown or Transcript(None if raw else page["adapter"])
-        if json_ and page["text"]:
+        offset, last = page["offset"], page["ended"] or not (follow or page["text"])
+        if json_ and (page["text"] or last):  # the last one tells the state, whatever the log holds
             as_json(page)
         elif page["text"]:
             sys.stdout.write(shown.add(page["text"]))
             sys.stdout.flush()
-        offset = page["offset"]
-        if page["ended"] or not (follow or page["text"]):
+        if last:
             break
     sys.stdout.write(shown.rest())
     if follow and page["state"] != "SUCCEEDED":
-        show.say(f"{job_id} is {page['state']}")
+        if not json_:
+            show.say(f"{job_id} is {page['state']}")
         raise typer.Exit(1)
 
 
