@@ -34,5 +34,7 @@ def _show(report: Row) -> None:
         when = "the core does so by itself" if drift["automatic"] else "quarterdeck doctor --fix"
         console.print(f"[yellow]drift[/] {drift['kind']}: {escape(drift['what'])}")
         console.print(f"  [dim]fix:[/] {escape(drift['fix'])} ({when})")
-    if report["ok"]:
+    for warning in report["warnings"]:
+        console.print(f"[yellow]warning[/] {escape(warning)}")
+    if report["ok"] and not report["warnings"]:
         console.print("everything is as it should be")
