@@ -82,8 +82,15 @@ def test_a_task_goes_from_its_creation_to_the_merge(board: Board, shell: Shell) 
 
 
 def test_tasks_are_listed_changed_moved_noted_and_deleted(shell: Shell) -> None:
-    task = shell.text("task", "create", "Look at it", "--priority", "high", "--criterion", "it is seen")
-    shell.text("task", "update", task, "--title", "Look twice")
+    options = ("--priority", "high", "--criterion", "it is seen", "--type", "AUTO", "--agent", "scripted")
+    task = shell.text(
+        "task", "create", "Look at it", *options, "--base-branch", "trunk", "--description", "d"
+    )
+    shell.text("task", "update", task, "--title", "Look twice", "--description", "")
+    made = shell.json("task", "show", task)
+    assert (made["priority"], made["task_type"], made["agent_backend"]) == ("HIGH", "AUTO", "scripted")
+    assert (made["base_branch"], made["acceptance_criteria"]) == ("trunk", ["it is seen"])
+    assert not made["description"], "what is given as empty is emptied"
     shell.text("task", "move", task, "in_progress")
     shell.text("task", "note", task, "seen once")
     shown = shell.text("task", "show", task)
