@@ -156,6 +156,7 @@ class RelaySettings(_Section):
     default_timeout_seconds: Annotated[int, Field(ge=1)] = 1800
     webhook_secret: SecretStr | None = None
     webhook_private: bool = False
+    mirror_idle_days: Annotated[float, Field(gt=0)] = 30.0
     pull_requests: Literal["local", "all"] = "local"
 
 

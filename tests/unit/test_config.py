@@ -82,6 +82,7 @@ EVERY_KEY: dict[str, tuple[Any, str, str]] = {
     "relay.default_timeout_seconds": (60, "60", "60"),
     "relay.webhook_secret": ("s", '"s"', "s"),
     "relay.webhook_private": (True, "true", "true"),
+    "relay.mirror_idle_days": (0.5, "0.5", "0.5"),
     "relay.pull_requests": ("all", '"all"', "all"),
     "log.level": ("debug", '"debug"', "debug"),
     "log.format": ("json", '"json"', "json"),
