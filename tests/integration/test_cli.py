@@ -23,11 +23,17 @@ from quarterdeck.cli.mcp_client import McpClient
 from tests.auto_core import Board, config
 from tests.integration.own_core import Core, quarterdeck
 
+SECRETIVE = "echo key $API_KEY token $QUARTERDECK_TOKEN; printf half"
+
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     folder = tmp_path_factory.mktemp("cli")
-    config(folder / "data")
+    waits = f"until test -e {folder}/go; do sleep 0.1; done"
+    command = json.dumps(["sh", "-c", f"{SECRETIVE}; {waits}; echo over"])
+    env = '{ API_KEY = "hush-hush-hush" }'
+    more = f'[agents.secretive]\nadapter = "command"\ncommand = {command}\nenv = {env}\n'
+    config(folder / "data", more)
     with Core(folder / "data") as core:
         yield Board(core, folder)
 
@@ -343,6 +349,29 @@ def test_the_last_page_of_a_log_tells_a_script_how_the_job_ended(board: Board, s
     assert followed.stderr == ""
     *_, last = map(json.loads, followed.stdout.splitlines())
     assert (last["ended"], last["state"]) == (True, "FAILED")
+
+
+def test_a_log_that_grows_shows_no_secrets_and_goes_on_where_it_was_left(board: Board, shell: Shell) -> None:
+    task = board.task(board.project(board.repo()), "nothing", agent_backend="secretive")
+    job = shell.text("task", "start", task)
+
+    def page(offset: int) -> dict[str, Any]:
+        query = f"/api/jobs/{job}/log?offset={offset}&wait=25"
+        found: dict[str, Any] = board.core.request("GET", query, board.core.token).json()
+        return found
+
+    first = page(0)
+    while not first["text"]:
+        assert first["state"] in ("QUEUED", "RUNNING")
+        first = page(0)
+    assert first["text"] == "key [secret] token [secret]\n", "the half line is still to come"
+    (board.folder / "go").touch()
+    shell.run("wait", job)
+    rest = page(first["offset"])
+    assert rest["text"] == "halfover\n"
+    assert page(rest["offset"])["ended"]
+    whole = shell.text("logs", job)
+    assert "hush" not in whole and "mcp_" not in whole
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """One attempt of a job as its runner sees it: the job, a scratch folder, and the agent to run."""
 
 import asyncio
-import re
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,13 +19,13 @@ from quarterdeck.run.adapters import programs
 from quarterdeck.run.adapters.base import Adapter, Assignment, Launch, Outcome, Reader, Step
 from quarterdeck.run.adapters.registry import adapter_of
 from quarterdeck.run.adapters.streams import short
+from quarterdeck.run.adapters.variables import secrets
 from quarterdeck.run.attempts import Attempt, Exit, Spec, read, transcript
 from quarterdeck.run.pipes import Mouth, Splitter, given, lines
 
 _STDERR_BYTES = 64 * 1024
 _PROGRESS_SECONDS = 0.25
 _PENDING = 8
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 
 Why = Literal["cancelled", "lost", "stopping", "timeout"]
 
@@ -169,8 +168,9 @@ class JobRun:
         """The transcript of the agents so far, without secrets, capped."""
         cap = self.core.settings.worker.log_cap_bytes
         text = await asyncio.to_thread(lambda: b"".join(map(transcript, self._existing())))
-        for secret in self._secrets:
-            text = text.replace(secret.encode(), b"[secret]")
+        for secret in map(str.encode, self._secrets):
+            # As long as what it hides: who followed the log goes on where the kept one has the same.
+            text = text.replace(secret, b"[secret]".ljust(len(secret), b"*"))
         if len(text) <= cap:
             return text
         return text[: cap // 2] + b"\n[... %d bytes cut ...]\n" % (len(text) - cap) + text[-cap // 2 :]
@@ -228,7 +228,7 @@ class JobRun:
 
     def _hide(self, env: Mapping[str, str]) -> None:
         """Keep what looks like a secret in the agent's environment out of its log and its steps."""
-        self._secrets |= {value for name, value in env.items() if _SECRET.search(name) and len(value) >= 8}
+        self._secrets |= secrets(env)
 
     async def _supervise(
         self, folder: Path, launch: Launch, cwd: Path, reader: Reader, timeout_s: float | None

@@ -1,6 +1,7 @@
 """Which variables of the core's own environment an agent gets: few, by name, keys where they belong."""
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ ALWAYS: Final = (
 )
 _DEFAULTS: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
 _LOOPBACK: Final = "127.0.0.1,localhost,::1"
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 
 _AWS: Final = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -82,6 +84,11 @@ def environment(agent: Agent, settings: Settings, home: Path) -> dict[str, str]:
         for name in ("NO_PROXY", "no_proxy"):
             env[name] = ",".join(filter(None, (env.get(name), _LOOPBACK)))
     return {**env, "HOME": str(home), **agent.env}
+
+
+def secrets(env: Mapping[str, str]) -> set[str]:
+    """The values that by their names must not be shown to anybody."""
+    return {value for name, value in env.items() if _SECRET.search(name) and len(value) >= 8}
 
 
 def _present(names: Iterable[str]) -> dict[str, str]:
