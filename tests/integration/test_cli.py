@@ -19,7 +19,9 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
+from quarterdeck.cli.connect import SurfaceName
 from quarterdeck.cli.mcp_client import McpClient
+from quarterdeck.surfaces.all import SURFACES
 from tests.auto_core import Board, config
 from tests.integration.own_core import Core, quarterdeck
 
@@ -149,8 +151,14 @@ def test_an_id_is_whole_on_a_narrow_terminal_and_a_row_is_one_line_in_a_pipe(she
     shown = on_a_terminal(shell, 80, "task", "list", "--limit", "5")
     assert task in shown and "BACKLOG" in shown
     assert all(cell_len(line) <= 80 for line in Text.from_ansi(shown).plain.splitlines())
+    narrow = on_a_terminal(shell, 30, "task", "list", "--limit", "1")
+    assert task in narrow and "longer than what is left" in narrow
     (line,) = (line for line in shell.text("task", "list").splitlines() if task in line)
     assert "longer than what is left of eighty columns" in line
+    assert line == line.rstrip()
+    shell.text("task", "update", task, "--description", "word " * 400)
+    shown = shell.text("task", "show", task)
+    assert ("word " * 400).strip() in shown, "nor is a long text broken"
 
 
 def test_a_task_is_shown_with_its_agent_its_reviews_and_its_runs(board: Board, shell: Shell) -> None:
@@ -300,6 +308,7 @@ def test_a_refusal_of_the_core_is_one_json_object_for_a_script(board: Board, she
     lost = refused(shell.run("task", "show", "no-such-task", "--json"))
     assert lost["code"] == "TASK_NOT_FOUND"
     assert "no-such-task" in lost["error"]
+    assert lost["hint"] == "quarterdeck task list to see their ids", "in words that can be typed"
     task = shell.text("task", "create", "Mistaken")
     mistaken = refused(shell.run("task", "move", task, "AUTO", "--json"))
     assert mistaken["hint"] == f"quarterdeck task update {task} --type AUTO"
@@ -320,6 +329,8 @@ def test_a_wrong_command_line_is_one_json_object_for_a_script(shell: Shell) -> N
         (("task", "lst"), None),
         (("task", "show"), "task_id"),
         (("task", "list", "--limit", "many"), "limit"),
+        (("wait", "x", "--timeout", "-1"), "timeout"),
+        (("connect", "cursor", "--surface", "bord", "--print"), "surface"),
     ):
         told = refused(quarterdeck(*words, "--json"), exit_code=2)
         assert (told["code"], told["field"]) == ("usage_error", field)
@@ -329,6 +340,15 @@ def test_a_wrong_command_line_is_one_json_object_for_a_script(shell: Shell) -> N
     noted = quarterdeck("task", "note", "--data-dir", str(shell.data_dir), task, "--", "--json")
     assert noted.returncode == 0, noted.stderr
     assert "--json" in shell.json("task", "show", task)["scratchpad"]
+
+
+def test_an_answer_that_cannot_be_written_is_one_line(shell: Shell) -> None:
+    words = [sys.executable, "-m", "quarterdeck", "task", "list", "--data-dir", str(shell.data_dir)]
+    for more in ([], ["--json"]):
+        with Path("/dev/full").open("w") as full:
+            ran = subprocess.run([*words, *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert ran.returncode == 1
+        assert len(ran.stderr.splitlines()) == 1 and "No space left" in ran.stderr
 
 
 def test_no_core_and_a_wrong_token_are_told_to_a_script_as_well(board: Board, tmp_path: Path) -> None:
@@ -372,6 +392,10 @@ def test_a_log_that_grows_shows_no_secrets_and_goes_on_where_it_was_left(board: 
     assert page(rest["offset"])["ended"]
     whole = shell.text("logs", job)
     assert "hush" not in whole and "mcp_" not in whole
+
+
+def test_connect_knows_every_surface() -> None:
+    assert {name.value for name in SurfaceName} == set(SURFACES)
 
 
 @pytest.mark.parametrize(

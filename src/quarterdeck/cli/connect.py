@@ -32,6 +32,14 @@ class ClientName(StrEnum):
     vscode = "vscode"
 
 
+class SurfaceName(StrEnum):
+    board = "board"
+    orchestrator = "orchestrator"
+    plans = "plans"
+    relay = "relay"
+    agent = "agent"
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """How a client is to reach us: by starting the bridge, or by the core's address and a token."""
@@ -132,7 +140,7 @@ def connect(
     http: Annotated[
         bool, typer.Option("--http", help="The core's address and token instead of the stdio bridge.")
     ] = False,
-    surface: Annotated[str | None, typer.Option(help="One surface only, such as board.")] = None,
+    surface: Annotated[SurfaceName | None, typer.Option(help="One surface only, such as board.")] = None,
     file: Annotated[Path | None, typer.Option(help="Another configuration file of the client.")] = None,
     data_dir: DataDir = None,
     json_: AsJson = False,

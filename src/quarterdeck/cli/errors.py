@@ -1,6 +1,7 @@
 """How an error is shown: a line with a next step for people, one JSON object for scripts."""
 
 import json
+import re
 from collections.abc import Sequence
 
 import typer
@@ -13,6 +14,17 @@ from quarterdeck.cli.mcp_client import Refusal
 from quarterdeck.domain.errors import QuarterdeckError
 
 USAGE = "usage_error"
+# What a hint of the core calls by the name of a tool, as it is typed here.
+_COMMANDS = {
+    "projects_list": "quarterdeck project list",
+    "proposals_list": "quarterdeck plan proposals",
+    "plan_list": "quarterdeck plan list",
+    "session_list": "quarterdeck session list",
+    "jobs_list": "quarterdeck job list",
+    "list your tasks": "quarterdeck task list",
+    "the tool's input schema": "the command's --help",
+}
+_NAMED = re.compile("|".join(_COMMANDS))
 
 
 def wants_json(words: Sequence[str]) -> bool:
@@ -28,14 +40,18 @@ def tell(error: QuarterdeckError) -> None:
     code = f" ({error.code})" if isinstance(error, Refusal) else ""
     console = Console(stderr=True)
     console.print(f"[bold red]error:[/] {escape(error.message)}{code}", highlight=False, soft_wrap=True)
-    if error.hint:
-        console.print(f"  [dim]hint:[/] {escape(error.hint)}", highlight=False, soft_wrap=True)
+    if hint := _hint(error):
+        console.print(f"  [dim]hint:[/] {escape(hint)}", highlight=False, soft_wrap=True)
+
+
+def _hint(error: QuarterdeckError) -> str | None:
+    return error.hint and _NAMED.sub(lambda found: _COMMANDS[found[0]], error.hint)
 
 
 def tell_as_json(error: QuarterdeckError | TyperException) -> None:
     """For scripts: always the same five keys, on standard error, where no result is ever written."""
     if isinstance(error, QuarterdeckError):
-        told = {"error": error.message, "code": error.code, "field": error.field, "hint": error.hint}
+        told = {"error": error.message, "code": error.code, "field": error.field, "hint": _hint(error)}
         details = error.data
     else:
         # What the parser refused; mostly it knows the command and the parameter.

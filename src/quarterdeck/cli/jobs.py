@@ -143,7 +143,7 @@ def wait(
     status: Annotated[
         list[str] | None, typer.Option("--status", help="Wait for this status; may be given several times.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds at most; 0 for no end.")] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Seconds at most; 0 for no end.", min=0.0)] = 0.0,
     data_dir: DataDir = None,
     json_: AsJson = False,
 ) -> None:

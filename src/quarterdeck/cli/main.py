@@ -64,10 +64,14 @@ def run() -> None:
     except TyperException as error:
         errors.tell_as_json(error)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # Whoever reads us has seen enough; Python must not complain about it at its end.
+    except OSError as error:
+        # What is still to be written must not be complained about once more at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(141)
+        if isinstance(error, BrokenPipeError):  # whoever reads us has seen enough
+            sys.exit(141)
+        problem = QuarterdeckError(str(error))
+        (errors.tell_as_json if scripted else errors.tell)(problem)
+        sys.exit(1)
 
 
 def _version(shown: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from quarterdeck import __version__
-from quarterdeck.domain.errors import Denied, QuarterdeckError, Unavailable
+from quarterdeck.domain.errors import Denied, NotFound, QuarterdeckError, Unavailable
 
 PROTOCOL = "2026-07-28"
 _META = {
@@ -52,7 +52,7 @@ def refused(status: int, answer: Any) -> Refusal:
         code, hint = Denied.code, hint or "the core keeps a working token when it starts: quarterdeck up"
     return Refusal(
         str(said or f"the core answered HTTP {status}"),
-        code or QuarterdeckError.code,
+        code or (NotFound.code if status == 404 else QuarterdeckError.code),
         hint=hint,
         field=field,
     )
