@@ -17,7 +17,7 @@ from pydantic_settings import (
 )
 
 from quarterdeck.domain import hosts
-from quarterdeck.domain.agents import Agent, registry
+from quarterdeck.domain.agents import Agent, named, registry
 from quarterdeck.domain.content import Provider
 from quarterdeck.domain.errors import Invalid
 
@@ -160,6 +160,7 @@ class RelaySettings(_Section):
     default_timeout_seconds: Annotated[int, Field(ge=1)] = 1800
     webhook_secret: SecretStr | None = None
     webhook_private: bool = False
+    mirror_idle_days: Annotated[float, Field(gt=0)] = 30.0
     pull_requests: Literal["local", "all"] = "local"
 
 
@@ -203,6 +204,18 @@ class Settings(BaseSettings):
     def registry(self) -> dict[str, Agent]:
         """The five agents of the registry with the config's additions."""
         return registry(self.agents)
+
+    def doubts(self) -> list[str]:
+        """What is allowed and will not work: a default that names no agent, or one that cannot be run."""
+        agents = self.registry()
+        able = ", ".join(agent.id for agent in agents.values() if agent.adapter)
+        found = []
+        for key, name in self.defaults.model_dump().items():
+            agent = None if name is None else named(agents, name)
+            if name is not None and (agent is None or agent.adapter is None):
+                why = "there is no such agent" if agent is None else "it has no adapter"
+                found.append(f"defaults.{key} is {name!r}, but {why}; those that can be run: {able}")
+        return found
 
 
 def load(file: Path, *, database_url: str | None = None) -> Settings:

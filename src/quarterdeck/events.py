@@ -7,13 +7,66 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 GENESIS = "0" * 64
 ALL = "*"
 _BACKLOG = 1024
+# What can happen; docs/store.md tells when each of them does.
+KINDS: Final = frozenset(
+    {
+        "brief.created",
+        "brief.generating",
+        "cache.reset",
+        "call.refused",
+        "decision.logged",
+        "decision.outcome",
+        "job.finished",
+        "job.progress",
+        "job.queued",
+        "job.stale",
+        "job.started",
+        "mcp_session.closed",
+        "mcp_session.subscribed",
+        "mcp_session.unsubscribed",
+        "memory.embedded",
+        "merge.planned",
+        "pattern.stored",
+        "pattern.used",
+        "phase.checkpoint",
+        "phase.updated",
+        "plan.created",
+        "plan.updated",
+        "project.created",
+        "project.opened",
+        "project.updated",
+        "proposal.decided",
+        "proposal.received",
+        "review.added",
+        "session.artifact",
+        "session.ended",
+        "session.handed_off",
+        "session.logged",
+        "session.resumed",
+        "session.started",
+        "settings.updated",
+        "state.set",
+        "task.created",
+        "task.deleted",
+        "task.merged",
+        "task.noted",
+        "task.updated",
+        "token.minted",
+        "token.revoked",
+        "usage.recorded",
+        "webhook.failed",
+        "webhook.sent",
+        "worktree.created",
+        "worktree.removed",
+    }
+)
 
 logger = structlog.get_logger()
 

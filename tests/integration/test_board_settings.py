@@ -11,6 +11,7 @@ import pytest
 from quarterdeck.core.settings import KEYS
 from quarterdeck.surfaces.board_settings import SettingsUpdate
 from tests.core_process import CoreProcess
+from tests.integration.own_core import quarterdeck
 from tests.mcp_client import Client, Deck
 
 ADMIN = "the admin secret of these tests"
@@ -161,8 +162,18 @@ def test_a_proposal_is_accepted_at_once_where_that_is_the_setting(core: CoreProc
     with Deck(core.url, ADMIN) as deck:
         board = deck.connect(surface="board")
         board.done("settings_update", auto_approve=True)
-        answer = board.done("propose_plan", tasks=[{"title": "Wanted at once"}])
+        answer = board.done("propose_plan", tasks=[{"title": "Wanted at once"}, {"title": "And then"}])
         assert (answer["code"], answer["status"]) == ("PROPOSAL_ACCEPTED", "accepted")
-        titles = {task["title"] for task in board.done("tasks_list")["tasks"]}
-        assert "Wanted at once" in titles
+        made = {task["task_id"]: task["title"] for task in answer["tasks"]}
+        assert list(made.values()) == ["Wanted at once", "And then"]
+        listed = board.done("tasks_list", plan=answer["plan"])["tasks"]
+        assert made == {task["task_id"]: task["title"] for task in listed}
         board.done("settings_update", auto_approve=False)
+
+
+def test_a_default_agent_that_does_not_exist_is_told_wherever_one_looks(core: CoreProcess) -> None:
+    said = "defaults.worker_agent is 'my-bot', but there is no such agent"
+    assert said in (core.data_dir / "core.log").read_text()
+    place = ("--data-dir", str(core.data_dir))
+    assert f"warning {said}" in quarterdeck("doctor", *place).stdout
+    assert f"warning: {said}" in quarterdeck("agents", "--no-probe", *place).stderr

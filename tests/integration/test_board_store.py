@@ -106,7 +106,7 @@ def test_a_task_lives_and_goes_on_either_database(database_url: str, tmp_path: P
             project, _ = await projects.create(core, ANN, name="P", repo_paths=[str(repo.path)])
             await projects.open_(core, ANN, project.id)
             await projects.open_(core, ANN, project.id)
-            proposal = await proposals.propose(core, ANN, [TASK], [])
+            proposal, _ = await proposals.propose(core, ANN, [TASK], [])
             _, view = await proposals.accept(core, ANN, proposal.id)
             task = view.phases[0].tasks[0]
             assert (task.project_id, task.task_type) == (project.id, "AUTO")

@@ -19,15 +19,23 @@ import pytest
 from rich.cells import cell_len
 from rich.text import Text
 
+from quarterdeck.cli.connect import SurfaceName
 from quarterdeck.cli.mcp_client import McpClient
+from quarterdeck.surfaces.all import SURFACES
 from tests.auto_core import Board, config
 from tests.integration.own_core import Core, quarterdeck
+
+SECRETIVE = "echo key $API_KEY token $QUARTERDECK_TOKEN; printf half"
 
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     folder = tmp_path_factory.mktemp("cli")
-    config(folder / "data")
+    waits = f"until test -e {folder}/go; do sleep 0.1; done"
+    command = json.dumps(["sh", "-c", f"{SECRETIVE}; {waits}; echo over"])
+    env = '{ API_KEY = "hush-hush-hush" }'
+    more = f'[agents.secretive]\nadapter = "command"\ncommand = {command}\nenv = {env}\n'
+    config(folder / "data", more)
     with Core(folder / "data") as core:
         yield Board(core, folder)
 
@@ -85,8 +93,15 @@ def test_a_task_goes_from_its_creation_to_the_merge(board: Board, shell: Shell) 
 
 
 def test_tasks_are_listed_changed_moved_noted_and_deleted(shell: Shell) -> None:
-    task = shell.text("task", "create", "Look at it", "--priority", "high", "--criterion", "it is seen")
-    shell.text("task", "update", task, "--title", "Look twice")
+    options = ("--priority", "high", "--criterion", "it is seen", "--type", "AUTO", "--agent", "scripted")
+    task = shell.text(
+        "task", "create", "Look at it", *options, "--base-branch", "trunk", "--description", "d"
+    )
+    shell.text("task", "update", task, "--title", "Look twice", "--description", "")
+    made = shell.json("task", "show", task)
+    assert (made["priority"], made["task_type"], made["agent_backend"]) == ("HIGH", "AUTO", "scripted")
+    assert (made["base_branch"], made["acceptance_criteria"]) == ("trunk", ["it is seen"])
+    assert not made["description"], "what is given as empty is emptied"
     shell.text("task", "move", task, "in_progress")
     shell.text("task", "note", task, "seen once")
     shown = shell.text("task", "show", task)
@@ -139,8 +154,14 @@ def test_an_id_is_whole_on_a_narrow_terminal_and_a_row_is_one_line_in_a_pipe(she
     shown = on_a_terminal(shell, 80, "task", "list", "--limit", "5")
     assert task in shown and "BACKLOG" in shown
     assert all(cell_len(line) <= 80 for line in Text.from_ansi(shown).plain.splitlines())
+    narrow = on_a_terminal(shell, 30, "task", "list", "--limit", "1")
+    assert task in narrow and "longer than what is left" in narrow
     (line,) = (line for line in shell.text("task", "list").splitlines() if task in line)
     assert "longer than what is left of eighty columns" in line
+    assert line == line.rstrip()
+    shell.text("task", "update", task, "--description", "word " * 400)
+    shown = shell.text("task", "show", task)
+    assert ("word " * 400).strip() in shown, "nor is a long text broken"
 
 
 def test_a_task_is_shown_with_its_agent_its_reviews_and_its_runs(board: Board, shell: Shell) -> None:
@@ -277,6 +298,109 @@ def test_an_error_is_one_line_with_a_next_step(shell: Shell, tmp_path: Path) -> 
         assert "quarterdeck up" in alone.stderr
 
 
+def refused(ran: subprocess.CompletedProcess[str], exit_code: int = 1) -> dict[str, Any]:
+    """What a script reads of a command that failed: nothing as its answer, one object as its error."""
+    assert ran.returncode == exit_code, ran.stderr
+    assert ran.stdout == ""
+    told: dict[str, Any] = json.loads(ran.stderr)
+    assert list(told) == ["error", "code", "field", "hint", "details"]
+    return told
+
+
+def test_a_refusal_of_the_core_is_one_json_object_for_a_script(board: Board, shell: Shell) -> None:
+    lost = refused(shell.run("task", "show", "no-such-task", "--json"))
+    assert lost["code"] == "TASK_NOT_FOUND"
+    assert "no-such-task" in lost["error"]
+    assert lost["hint"] == "quarterdeck task list to see their ids", "in words that can be typed"
+    task = shell.text("task", "create", "Mistaken")
+    mistaken = refused(shell.run("task", "move", task, "AUTO", "--json"))
+    assert mistaken["hint"] == f"quarterdeck task update {task} --type AUTO"
+    for words in (("job", "show", "x"), ("token", "revoke", "x"), ("review", "diff", "x"), ("logs", "x")):
+        assert refused(shell.run(*words, "--json"))["code"] == "not_found"
+    wrong = refused(shell.run("job", "list", "--state", "gone", "--json"))
+    assert (wrong["code"], wrong["field"]) == ("validation_error", "state")
+    gated = board.task(board.project(board.repo(), gate_command="echo it leaks; exit 3"), "write x.txt hi")
+    board.run(gated)
+    merge = refused(shell.run("review", "merge", gated, "--json"))
+    assert merge["code"] == "MERGE_FAILED"
+    assert "it leaks" in merge["details"]["gate_output"]
+
+
+def test_a_wrong_command_line_is_one_json_object_for_a_script(shell: Shell) -> None:
+    for words, field in (
+        (("task", "list", "--nope"), None),
+        (("task", "lst"), None),
+        (("task", "show"), "task_id"),
+        (("task", "list", "--limit", "many"), "limit"),
+        (("wait", "x", "--timeout", "-1"), "timeout"),
+        (("connect", "cursor", "--surface", "bord", "--print"), "surface"),
+    ):
+        told = refused(quarterdeck(*words, "--json"), exit_code=2)
+        assert (told["code"], told["field"]) == ("usage_error", field)
+        assert told["hint"].endswith("--help")
+    task = shell.text("task", "create", "Note")
+    assert shell.run("task", "note", task, "--nope").stderr.startswith("Usage: ")
+    noted = quarterdeck("task", "note", "--data-dir", str(shell.data_dir), task, "--", "--json")
+    assert noted.returncode == 0, noted.stderr
+    assert "--json" in shell.json("task", "show", task)["scratchpad"]
+
+
+def test_an_answer_that_cannot_be_written_is_one_line(shell: Shell) -> None:
+    words = [sys.executable, "-m", "quarterdeck", "task", "list", "--data-dir", str(shell.data_dir)]
+    for more in ([], ["--json"]):
+        with Path("/dev/full").open("w") as full:
+            ran = subprocess.run([*words, *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert ran.returncode == 1
+        assert len(ran.stderr.splitlines()) == 1 and "No space left" in ran.stderr
+
+
+def test_no_core_and_a_wrong_token_are_told_to_a_script_as_well(board: Board, tmp_path: Path) -> None:
+    away = refused(quarterdeck("task", "list", "--json", "--data-dir", str(tmp_path)))
+    assert (away["code"], away["hint"]) == ("service_unavailable", "start one with: quarterdeck up")
+    (tmp_path / "core.json").write_text((board.core.data_dir / "core.json").read_text())
+    (tmp_path / "token").write_text("mcp_wrong")
+    for words in (("task", "list"), ("token", "list")):
+        stranger = refused(quarterdeck(*words, "--json", "--data-dir", str(tmp_path)))
+        assert stranger["code"] == "permission_denied"
+        assert "unknown, revoked or expired" in stranger["error"]
+
+
+def test_the_last_page_of_a_log_tells_a_script_how_the_job_ended(board: Board, shell: Shell) -> None:
+    job = shell.text("task", "start", board.task(board.project(board.repo()), "exit 3"))
+    followed = shell.run("logs", "-f", job, "--json")
+    assert followed.returncode == 1
+    assert followed.stderr == ""
+    *_, last = map(json.loads, followed.stdout.splitlines())
+    assert (last["ended"], last["state"]) == (True, "FAILED")
+
+
+def test_a_log_that_grows_shows_no_secrets_and_goes_on_where_it_was_left(board: Board, shell: Shell) -> None:
+    task = board.task(board.project(board.repo()), "nothing", agent_backend="secretive")
+    job = shell.text("task", "start", task)
+
+    def page(offset: int) -> dict[str, Any]:
+        query = f"/api/jobs/{job}/log?offset={offset}&wait=25"
+        found: dict[str, Any] = board.core.request("GET", query, board.core.token).json()
+        return found
+
+    first = page(0)
+    while not first["text"]:
+        assert first["state"] in ("QUEUED", "RUNNING")
+        first = page(0)
+    assert first["text"] == "key [secret] token [secret]\n", "the half line is still to come"
+    (board.folder / "go").touch()
+    shell.run("wait", job)
+    rest = page(first["offset"])
+    assert rest["text"] == "halfover\n"
+    assert page(rest["offset"])["ended"]
+    whole = shell.text("logs", job)
+    assert "hush" not in whole and "mcp_" not in whole
+
+
+def test_connect_knows_every_surface() -> None:
+    assert {name.value for name in SurfaceName} == set(SURFACES)
+
+
 @pytest.mark.parametrize(
     ("client", "file", "key"),
     [
@@ -309,8 +433,10 @@ def test_connect_writes_each_clients_configuration_and_keeps_the_rest(
 
     before = path.read_text()
     assert "quarterdeck" in run("--print").stdout
+    assert json.loads(run("--print", "--json").stdout)["entry"]
     assert path.read_text() == before, "--print writes nothing"
-    run()
+    told = json.loads(run("--json").stdout)
+    assert told == {"client": client, "file": str(path), "written": True}
     assert written()["model"] == "x"
     assert "mcp" in json.dumps(written()[key]["quarterdeck"])
     assert board.core.token not in path.read_text(), "the bridge finds the token by itself"

@@ -45,7 +45,7 @@ def test_the_command_looks_mends_and_says_so_by_its_exit_code(core: Core) -> Non
     assert code == 0
     assert "mended folder_unknown" in said
     assert not path.exists()
-    assert doctor(core, "--json") == (0, '{"ok": true, "drift": []}\n')
+    assert doctor(core, "--json") == (0, '{"ok": true, "drift": [], "warnings": []}\n')
 
 
 def test_the_route_is_for_maintainers(core: Core) -> None:

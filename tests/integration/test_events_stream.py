@@ -173,11 +173,24 @@ def test_stream_ends_with_its_token(core: Core, user: User, opened: ExitStack) -
 
 @pytest.mark.parametrize(
     ("query", "field"),
-    [("?after=x", "after"), ("?after=-1", "after"), ("?nope=1", "nope"), ("?task_id=", "task_id")],
+    [
+        ("?after=x", "after"),
+        ("?after=-1", "after"),
+        ("?nope=1", "nope"),
+        ("?task_id=", "task_id"),
+        ("?kinds=", "kinds"),
+        ("?kinds=task.created,task.exploded", "kinds"),
+    ],
 )
 def test_wrong_parameter_is_refused_by_name(core: Core, query: str, field: str) -> None:
     answer = core.request("GET", f"/events{query}", core.token)
     assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_an_unknown_kind_is_refused_with_those_there_are(core: Core) -> None:
+    refusal = core.request("GET", "/events?kinds=task.exploded", core.token).json()
+    assert "task.exploded" in refusal["detail"]
+    assert {"task.created", "job.finished"} <= set(refusal["hint"].split(", "))
 
 
 def test_only_a_caller_gets_in_and_only_by_get(core: Core) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import socketserver
 import subprocess
 import threading
@@ -15,8 +16,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from quarterdeck.config import Settings
+from quarterdeck.core import ledger, life
+from quarterdeck.core.context import Core
 from quarterdeck.git.spawn import GitError
-from quarterdeck.run.checkout import Checkout, Limits, prepare
+from quarterdeck.run.checkout import Checkout, Limits, prepare, reopen
 from quarterdeck.run.mirror import CheckoutError
 from tests.git_repo import ENVIRONMENT, GitRepo
 from tests.job_spec import job_spec
@@ -287,3 +291,44 @@ def test_lock_of_a_git_that_outlived_its_core_is_waited_for(worker: Worker, repo
             return await waiting
 
     assert (run(waited()).path / "a").read_text() == "1\n"
+
+
+def test_mirrors_that_no_job_uses_are_removed_after_a_while(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    repos = [GitRepo(tmp_path / "repos" / name) for name in ("resting", "borrowed")]
+    commits = [repo.commit({"a": "here\n"}) for repo in repos]
+
+    async def checkout(number: int, name: str) -> Checkout:
+        named = {"type": "local", "path": str(repos[number].path), "baselineCommit": commits[number]}
+        into = data / "attempts" / name / "checkout"
+        return await prepare(job_spec(named, readPaths=["."]), into, data / "mirrors", [tmp_path / "repos"])
+
+    def locks() -> set[Path]:
+        return set((data / "mirrors").glob("*.lock"))
+
+    async def unused(core: Core) -> int:
+        return [each.kind for each in await ledger.check(core)].count("mirror_unused")
+
+    async def work() -> None:
+        async with life.opened(Settings(), data, serving=False) as core:
+            over = await checkout(0, "job_over-1")
+            [resting] = locks()
+            live = await checkout(1, "job_live-1")
+            await over.remove()
+            assert await unused(core) == 0
+            for lock in locks():
+                os.utime(lock, (1, 1))
+            assert await unused(core) == 1, "the objects of the other are borrowed"
+            with resting.open("rb") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                await ledger.tend(core)
+                assert resting.with_suffix(".git").exists(), "somebody is about to use it"
+            await ledger.tend(core)
+            assert list((data / "mirrors").glob(f"{resting.stem}.*")) == []
+            assert (await reopen(live.spec, live.folder)).files == live.files, "it still reads its commit"
+            again = await checkout(0, "job_again-1")
+            assert (again.path / "a").read_text() == "here\n"
+            assert await unused(core) == 0
+
+    asyncio.run(work())

@@ -85,6 +85,7 @@ EVERY_KEY: dict[str, tuple[Any, str, str]] = {
     "relay.default_timeout_seconds": (60, "60", "60"),
     "relay.webhook_secret": ("s", '"s"', "s"),
     "relay.webhook_private": (True, "true", "true"),
+    "relay.mirror_idle_days": (0.5, "0.5", "0.5"),
     "relay.pull_requests": ("all", '"all"', "all"),
     "log.level": ("debug", '"debug"', "debug"),
     "log.format": ("json", '"json"', "json"),
@@ -342,3 +343,22 @@ def test_bad_agent_is_refused_by_its_field_when_the_settings_are_loaded(
 ) -> None:
     file.write_text(written)
     assert refusal(file).field == field
+
+
+def test_a_default_that_names_no_agent_that_can_be_run_is_doubted(file: Path) -> None:
+    assert load(file).doubts() == []
+    file.write_text(
+        """
+        [defaults]
+        worker_agent = "claude"
+        relay_agent = "claud-code"
+        prompt_agent = "triage-agent"
+        review_agent = "bot"
+        [agents.bot]
+        adapter = "command"
+        """
+    )
+    relay, prompt = load(file).doubts()
+    assert "defaults.relay_agent is 'claud-code', but there is no such agent" in relay
+    assert "defaults.prompt_agent is 'triage-agent', but it has no adapter" in prompt
+    assert relay.endswith("claude-code, bot")

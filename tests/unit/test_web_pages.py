@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from quarterdeck.server.job_log import Piece
 from quarterdeck.server.web import pages, patches, plots
+from quarterdeck.server.web.jobs import told
 from quarterdeck.server.web.routing import ROUTES, find
-from quarterdeck.server.web.show import NAV, ago, lasting, money, number
+from quarterdeck.server.web.show import NAV, ago, lasting, money, number, render
 from quarterdeck.server.web.text import linked, seen, terminal
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +30,7 @@ def test_every_page_of_the_menu_is_served_and_documented() -> None:
 def test_every_page_that_stands_alone_is_documented() -> None:
     documented = set(re.findall(r"`(/[^`]*)`", (ROOT / "docs" / "web.md").read_text()))
     parts = {"/live", "/board/cards", "/board/conflicts", "/board/more/{column}", "/tasks/new"}
-    parts |= {"/tasks/{id}/edit", "/tasks/{id}/diff", "/jobs/{id}/files/{name}"}
+    parts |= {"/tasks/{id}/edit", "/tasks/{id}/diff", "/jobs/{id}/files/{name}", "/jobs/{id}/log"}
     alone = {route.path for route in ROUTES if route.method == "GET"} - parts
     assert alone - documented == set()
 
@@ -161,3 +164,19 @@ def test_numbers_are_short() -> None:
     assert [number(value) for value in (None, 9999, 12_300, 4_000_000)] == ["–", "9,999", "12.3k", "4M"]
     assert [money(value) for value in (None, 0.0, 0.0012, 1234.5)] == ["–", "$0.00", "$0.0012", "$1,234.50"]
     assert ago(None) == "never"
+
+
+def test_the_log_of_a_running_job_has_its_tool_calls_folded_and_runs_nothing() -> None:
+    use = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "<img src=x>"}}
+    said = {"type": "text", "text": "I <b>look</b> first."}
+    line = {"type": "assistant", "session_id": "s", "message": {"role": "assistant", "content": [said, use]}}
+    log = f"<script>plain()</script>\nand more\n{json.dumps(line)}\n"
+    piece = Piece(log, len(log), ended=False, state="RUNNING", adapter="claude")
+    shown = render("log.html", piece=piece, steps=told("claude", log)).decode()
+    assert f'data-offset="{len(log)}"' in shown
+    assert '<pre class="told">&lt;script&gt;plain()&lt;/script&gt;\nand more</pre>' in shown
+    assert '<pre class="told">I &lt;b&gt;look&lt;/b&gt; first.</pre>' in shown
+    folded = shown[shown.index("<details>") :]
+    assert "<code>Bash</code>" in folded and "&lt;img src=x&gt;" in folded
+    assert "<img" not in shown and "<script" not in shown
+    assert told("command", log)[0].text.startswith("<script>")

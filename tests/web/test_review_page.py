@@ -74,6 +74,7 @@ def test_an_agent_is_started_and_watched_at_work(browser: Browser, core: Core, w
         page.get_by_role("button", name="Start the agent").click()
         step = page.locator("#steps .step", has_text="looking at the rate <b>now</b>")
         expect(step).to_be_visible()
+        expect(page.get_by_role("log", name="Log of the running job")).to_contain_text("rate <b>now</b>")
         expect(page.locator(".facts .pill").first).to_have_text("in progress")
         world.go.touch()
         expect(page.locator("#review")).to_be_visible()

@@ -196,7 +196,7 @@ async def _plan(core: Core, world: World) -> None:
             "priority": "high",
         }
     ]
-    ids["proposal"] = (await proposals.propose(core, ME, offered, [])).id
+    ids["proposal"] = (await proposals.propose(core, ME, offered, []))[0].id
 
 
 async def _work(core: Core, world: World) -> None:

@@ -53,6 +53,8 @@ def agents(
     ]
     columns = ("id", "name", "adapter", "installed", "version", "answers", "at once", "program")
     show.table(columns, rows, "no agents", spare=("name", "at once"))
+    for doubt in settings.doubts():
+        show.say(f"warning: {doubt}")
 
 
 async def _look_at_all(settings: Settings, probe: bool) -> list[tuple[Agent, Seen]]:

@@ -1,20 +1,13 @@
 """`quarterdeck audit`: read the event log, and check that nobody changed it."""
 
-import json
-from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import urlencode
+from typing import Annotated
 
 import typer
 
-from quarterdeck import paths
 from quarterdeck.cli import show
-from quarterdeck.cli.client import Client
+from quarterdeck.cli.desk import AsJson, DataDir, Desk, Row, as_json
 
 app = typer.Typer(help="Read the event log, and check that nobody changed it.", no_args_is_help=True)
-
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -26,15 +19,20 @@ def tail(
     refused: Annotated[bool, typer.Option("--refused", help="Only what failed or was refused.")] = False,
     cursor: Annotated[str | None, typer.Option(help="Go on where an earlier answer ended.")] = None,
     data_dir: DataDir = None,
-    as_json: AsJson = False,
+    json_: AsJson = False,
 ) -> None:
     """Show what was done or refused, newest first."""
-    wanted = {"limit": limit, "capability": capability, "actor": actor, "task_id": task, "cursor": cursor}
-    given = {key: value for key, value in wanted.items() if value is not None}
-    query = urlencode(given | ({"ok": "false"} if refused else {}))
-    found: dict[str, Any] = Client(paths.data_dir(data_dir)).request("GET", f"/api/audit?{query}")
-    if as_json:
-        typer.echo(json.dumps(found))
+    found: Row = Desk(data_dir).get(
+        "/api/audit",
+        limit=limit,
+        capability=capability,
+        actor=actor,
+        task_id=task,
+        cursor=cursor,
+        ok="false" if refused else None,
+    )
+    if json_:
+        as_json(found)
         return
     rows = [
         (
@@ -55,11 +53,11 @@ def tail(
 
 
 @app.command()
-def verify(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def verify(data_dir: DataDir = None, json_: AsJson = False) -> None:
     """Compute every hash of the log anew; exit code 1 names the first event that was changed."""
-    found: dict[str, Any] = Client(paths.data_dir(data_dir)).request("GET", "/api/audit/verify", timeout=600)
-    if as_json:
-        typer.echo(json.dumps(found))
+    found: Row = Desk(data_dir).request("GET", "/api/audit/verify", timeout=600)
+    if json_:
+        as_json(found)
     elif found["ok"]:
         typer.echo(f"{found['checked']} events, unbroken; the last hash is {found['tip']}")
     else:

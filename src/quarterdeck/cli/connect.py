@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import tomllib
@@ -16,7 +17,7 @@ import typer
 from rich.console import Console
 
 from quarterdeck import paths
-from quarterdeck.cli.desk import DataDir
+from quarterdeck.cli.desk import AsJson, DataDir, as_json
 from quarterdeck.domain.errors import Invalid, Unavailable
 
 NAME = "quarterdeck"
@@ -29,6 +30,14 @@ class ClientName(StrEnum):
     opencode = "opencode"
     cursor = "cursor"
     vscode = "vscode"
+
+
+class SurfaceName(StrEnum):
+    board = "board"
+    orchestrator = "orchestrator"
+    plans = "plans"
+    relay = "relay"
+    agent = "agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +140,10 @@ def connect(
     http: Annotated[
         bool, typer.Option("--http", help="The core's address and token instead of the stdio bridge.")
     ] = False,
-    surface: Annotated[str | None, typer.Option(help="One surface only, such as board.")] = None,
+    surface: Annotated[SurfaceName | None, typer.Option(help="One surface only, such as board.")] = None,
     file: Annotated[Path | None, typer.Option(help="Another configuration file of the client.")] = None,
     data_dir: DataDir = None,
+    json_: AsJson = False,
 ) -> None:
     """Write a client's MCP configuration: it starts the stdio bridge, which finds or starts the core."""
     kind = _KINDS[client]
@@ -141,17 +151,28 @@ def connect(
     target = file or kind.file()
     before = _text(target)
     after = (_toml if target.suffix == ".toml" else _json)(target, before, kind.key, entry)
+    changed = before != after
+    if changed and not show:
+        _write(target, after)
+    if json_:
+        told = {"client": client.value, "file": str(target), "written": changed and not show}
+        as_json(told | ({"entry": entry} if show else {}))
+        return
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     if show:
         console.print(f"# {target}", markup=False, style="dim")
         typer.echo(_alone(target, kind.key, entry), nl=False)
-        return
-    if before == after:
+    elif changed:
+        console.print(f"connected {client}: wrote {NAME} to {target}", markup=False)
+        console.print("Start the client anew to see the tools.", style="dim")
+    else:
         console.print(f"{client} is connected already: {target}", markup=False)
-        return
-    _write(target, after)
-    console.print(f"connected {client}: wrote {NAME} to {target}", markup=False)
-    console.print("Start the client anew to see the tools.", style="dim")
+
+
+def claude_line(url: str, token_file: Path) -> str:
+    """The command that connects Claude Code to a core; it works as it stands."""
+    bearer = f'"Authorization: Bearer $(cat {shlex.quote(str(token_file))})"'
+    return f"claude mcp add --transport http quarterdeck {url}/mcp --header {bearer}"
 
 
 def _server(data_dir: Path | None, *, http: bool, surface: str | None) -> Server:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from quarterdeck import __version__, paths
-from quarterdeck.cli.client import claude_line
+from quarterdeck.cli.connect import claude_line
 from quarterdeck.cli.demo_stage import Stage, Unverified
 from quarterdeck.cli.demo_steps import tell_all
 from quarterdeck.cli.mcp_client import Refused

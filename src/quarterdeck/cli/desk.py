@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 
 from quarterdeck import paths
-from quarterdeck.cli import show
-from quarterdeck.cli.mcp_client import Connection, McpClient, Refused, not_ready
+from quarterdeck.cli.mcp_client import Connection, McpClient, Refusal, Refused, refused
 from quarterdeck.domain.errors import QuarterdeckError, Unavailable
 
 DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
@@ -20,10 +19,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 Row = dict[str, Any]
 _LONG_SECONDS = 7200.0
-
-
-class Refusal(QuarterdeckError):
-    """What a tool refused, with its own words and next step."""
 
 
 class Desk:
@@ -52,17 +47,8 @@ class Desk:
         client = McpClient(self.url, self._token, path=f"/mcp/{surface}", timeout=timeout)
         try:
             return client.call(tool, **given)
-        except Refused as refused:
-            body = refused.body
-            said = str(body.get("message") or body.get("error") or "refused")
-            code = body.get("code")
-            if output := body.get("gate_output"):
-                show.say(show.plain(output.rstrip()))
-            raise Refusal(
-                f"{said} ({code})" if code else said,
-                hint=_command(body) or body.get("hint"),
-                field=body.get("field"),
-            ) from None
+        except Refused as error:
+            raise _worded(error.body) from None
         except Unavailable as error:
             raise Unavailable(
                 f"the core at {self.url} does not answer", hint="start it with: quarterdeck up"
@@ -74,9 +60,11 @@ class Desk:
         """The JSON of a REST route."""
         return self.request("GET", path, **query)
 
-    def request(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+    def request(
+        self, method: str, path: str, body: Any = None, *, timeout: float = 60.0, **query: Any
+    ) -> Any:
         given = {name: value for name, value in query.items() if value is not None}
-        connection = Connection(self.url, self._token, timeout=60)
+        connection = Connection(self.url, self._token, timeout=timeout)
         try:
             status, answer = connection.request(
                 method, path + (f"?{urlencode(given)}" if given else ""), body
@@ -87,12 +75,23 @@ class Desk:
             ) from error
         finally:
             connection.close()
-        if status == 503:
-            raise not_ready(answer)
         if status >= 400:
-            found = answer if isinstance(answer, dict) else {}
-            raise QuarterdeckError(str(found.get("detail") or f"HTTP {status}"), hint=found.get("hint"))
+            raise refused(status, answer)
         return answer
+
+
+_WORDS = ("success", "message", "error", "code", "hint", "field", "next_tool", "next_arguments")
+
+
+def _worded(body: Row) -> Refusal:
+    """A tool's refusal in the words of the command line."""
+    return Refusal(
+        str(body.get("message") or body.get("error") or "refused"),
+        str(body.get("code") or QuarterdeckError.code),
+        hint=_command(body) or body.get("hint"),
+        field=body.get("field"),
+        **{name: value for name, value in body.items() if name not in _WORDS and value is not None},
+    )
 
 
 def _command(refusal: Row) -> str | None:

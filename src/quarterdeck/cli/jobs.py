@@ -130,17 +130,18 @@ def logs(
         wait = _POLL_SECONDS if follow else 0
         page = desk.get(f"/api/jobs/{part(job_id)}/log", offset=offset, wait=wait)
         shown = shown or Transcript(None if raw else page["adapter"])
-        if json_ and page["text"]:
+        offset, last = page["offset"], page["ended"] or not (follow or page["text"])
+        if json_ and (page["text"] or last):  # the last one tells the state, whatever the log holds
             as_json(page)
         elif page["text"]:
             sys.stdout.write(shown.add(page["text"]))
             sys.stdout.flush()
-        offset = page["offset"]
-        if page["ended"] or not (follow or page["text"]):
+        if last:
             break
     sys.stdout.write(shown.rest())
     if follow and page["state"] != "SUCCEEDED":
-        show.say(f"{job_id} is {page['state']}")
+        if not json_:
+            show.say(f"{job_id} is {page['state']}")
         raise typer.Exit(1)
 
 
@@ -149,7 +150,7 @@ def wait(
     status: Annotated[
         list[str] | None, typer.Option("--status", help="Wait for this status; may be given several times.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds at most; 0 for no end.")] = 0.0,
+    timeout: Annotated[float, typer.Option(help="Seconds at most; 0 for no end.", min=0.0)] = 0.0,
     data_dir: DataDir = None,
     json_: AsJson = False,
 ) -> None:

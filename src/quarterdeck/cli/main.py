@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from typer.exceptions import TyperException
 
 from quarterdeck import __version__, config, paths
 from quarterdeck.cli import (
     audit,
     connect,
     doctor,
+    errors,
     jobs,
     plans,
     projects,
@@ -23,7 +24,7 @@ from quarterdeck.cli import (
     tokens,
 )
 from quarterdeck.cli.agents import agents
-from quarterdeck.cli.client import claude_line
+from quarterdeck.cli.connect import claude_line
 from quarterdeck.domain.errors import QuarterdeckError
 
 app = typer.Typer(
@@ -53,19 +54,24 @@ ConfigFile = Annotated[
 
 
 def run() -> None:
-    """Run the command line; an error of ours is one line with a next step, never a traceback."""
+    """Run the command line; an error of ours is told with a next step, never as a traceback."""
+    scripted = errors.wants_json(sys.argv[1:])
     try:
-        app()
+        sys.exit(app(standalone_mode=not scripted))
     except QuarterdeckError as error:
-        console = Console(stderr=True)
-        console.print(f"[bold red]error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
-        if error.hint:
-            console.print(f"  [dim]hint:[/] {escape(error.hint)}", highlight=False, soft_wrap=True)
+        (errors.tell_as_json if scripted else errors.tell)(error)
         sys.exit(1)
-    except BrokenPipeError:
-        # Whoever reads us has seen enough; Python must not complain about it at its end.
+    except TyperException as error:
+        errors.tell_as_json(error)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        # What is still to be written must not be complained about once more at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(141)
+        if isinstance(error, BrokenPipeError):  # whoever reads us has seen enough
+            sys.exit(141)
+        problem = QuarterdeckError(str(error))
+        (errors.tell_as_json if scripted else errors.tell)(problem)
+        sys.exit(1)
 
 
 def _version(shown: bool) -> None:

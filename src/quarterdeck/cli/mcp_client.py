@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from quarterdeck import __version__
-from quarterdeck.domain.errors import QuarterdeckError, Unavailable
+from quarterdeck.domain.errors import Denied, NotFound, QuarterdeckError, Unavailable
 
 PROTOCOL = "2026-07-28"
 _META = {
@@ -26,10 +26,36 @@ class Refused(Exception):
         self.body = body
 
 
-def not_ready(answer: Any) -> QuarterdeckError:
-    """What HTTP 503 means: a core that starts says nothing else yet."""
-    said = answer.get("detail") if isinstance(answer, dict) else None
-    return QuarterdeckError(str(said or "the core is starting"), hint="try again in a moment")
+class Refusal(QuarterdeckError):
+    """What the core refused, with its own words, code and next step; `data` is the rest of its answer."""
+
+    def __init__(
+        self, message: str, code: str, *, hint: str | None = None, field: str | None = None, **data: Any
+    ) -> None:
+        super().__init__(message, hint=hint, field=field, **data)
+        self.code = code
+
+
+def refused(status: int, answer: Any) -> Refusal:
+    """What an HTTP status above 399 means."""
+    found = answer if isinstance(answer, dict) else {}
+    said, code, hint, field = (found.get(name) for name in ("detail", "code", "hint", "field"))
+    if isinstance(protocol := found.get("error"), dict):
+        said = protocol.get("message")
+    if status == 503:  # a core that starts says nothing else yet
+        said, code, hint = (
+            said or "the core is starting",
+            code or Unavailable.code,
+            hint or "try again in a moment",
+        )
+    elif status in (401, 403) and code is None:  # the gate's word, before any route was asked
+        code, hint = Denied.code, hint or "the core keeps a working token when it starts: quarterdeck up"
+    return Refusal(
+        str(said or f"the core answered HTTP {status}"),
+        code or (NotFound.code if status == 404 else QuarterdeckError.code),
+        hint=hint,
+        field=field,
+    )
 
 
 def _last_event(text: str) -> str:
@@ -114,8 +140,8 @@ class McpClient:
             **headers,
         }
         status, answer = self._connection.request("POST", self._path, message, fields)
-        if status == 503:
-            raise not_ready(answer)
+        if status >= 400:
+            raise refused(status, answer)
         if status != 200 or "result" not in answer:
             raise QuarterdeckError(f"{method} was answered with HTTP {status}: {json.dumps(answer)[:300]}")
         return answer["result"]

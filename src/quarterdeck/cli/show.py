@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_PIPE_WIDTH = 400
+_PIPE_WIDTH = 20_000  # more than any row needs
 _READABLE = 20  # what a column of words needs
 _WHOLE = ("id", "on", "slug")  # columns that are typed again, and so never cut
 _COLOURS = {
@@ -38,20 +39,37 @@ def table(
 ) -> None:
     """Rows below their headings; without any, a line that says so on standard error.
 
-    Where a terminal is too narrow, the columns of `spare` are left out, one after another.
+    Where a terminal is too narrow, the columns of `spare` are left out, one after another. One that has no
+    room for a whole id and some words beside it gets a cell a line.
     """
     cells = [[cell if isinstance(cell, Text) else Text(_line(cell)) for cell in row] for row in rows]
     if not cells:
         Console(stderr=True, highlight=False).print(empty, style="dim", markup=False)
         return
     out = console()
+    whole = [place for place, name in enumerate(columns) if name in _WHOLE]
+    longest = max(sum(cell_len(row[place].plain) for place in whole) for row in cells)
+    if whole and longest + _READABLE // 2 > out.width:
+        for row in cells:
+            out.print(*filter(None, row), "", sep="\n", soft_wrap=True)
+        return
     made = Table(box=None, header_style="bold", pad_edge=False)
     kept = _fitting(columns, cells, out.width, spare)
     for name in kept:
         made.add_column(name, no_wrap=name in _WHOLE)
     for row in cells:
         made.add_row(*(cell for name, cell in zip(columns, row, strict=True) if name in kept))
-    out.print(made)
+    _put(out, made)
+
+
+def _put(out: Console, made: Table) -> None:
+    """Print it; without the blanks at the ends of lines where nobody looks."""
+    if out.is_terminal:
+        out.print(made)
+        return
+    with out.capture() as caught:
+        out.print(made)
+    typer.echo("\n".join(line.rstrip() for line in caught.get().splitlines()))
 
 
 def _fitting(
@@ -78,7 +96,7 @@ def fields(pairs: Iterable[tuple[str, Any]]) -> None:
     for name, value in pairs:
         if value not in (None, "", [], {}):
             grid.add_row(name, value if isinstance(value, Text) else Text(plain(value)))
-    console().print(grid)
+    _put(console(), grid)
 
 
 def say(text: str) -> None:

@@ -126,18 +126,7 @@ def create(
     json_: AsJson = False,
 ) -> None:
     """Create a task and print its id."""
-    made = Desk(data_dir).call(
-        "board",
-        "tasks_create",
-        title=title,
-        description=description,
-        project_id=project,
-        priority=priority,
-        task_type=kind,
-        agent_backend=agent,
-        base_branch=base_branch,
-        acceptance_criteria=criterion or None,
-    )
+    made = _written("tasks_create", locals())
     _told(made, json_, made["task_id"])
 
 
@@ -156,20 +145,28 @@ def update(
     json_: AsJson = False,
 ) -> None:
     """Change fields of a task; what is not given stays."""
-    made = Desk(data_dir).call(
-        "board",
-        "tasks_update",
-        task_id=task_id,
-        title=title,
-        description=description,
-        project_id=project,
-        priority=priority,
-        task_type=kind,
-        agent_backend=agent,
-        base_branch=base_branch,
-        acceptance_criteria=criterion or None,
-    )
+    made = _written("tasks_update", locals())
     _told(made, json_, made["message"])
+
+
+# What the board calls the options of `create` and `update`, where it has other names.
+_NAMES = {
+    "project": "project_id",
+    "kind": "task_type",
+    "agent": "agent_backend",
+    "criterion": "acceptance_criteria",
+}
+
+
+def _written(tool: str, options: Row) -> Row:
+    """What a tool makes of all the options of its command; one that was not given is left out."""
+    fields = {
+        _NAMES.get(name, name): None if value == [] else value
+        for name, value in options.items()
+        if name not in ("data_dir", "json_")
+    }
+    written: Row = Desk(options["data_dir"]).call("board", tool, **fields)
+    return written
 
 
 @app.command()

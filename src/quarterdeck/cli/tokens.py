@@ -1,27 +1,17 @@
 """`quarterdeck token`: mint, list and revoke bearer tokens."""
 
-import json
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from quarterdeck import paths
 from quarterdeck.cli import show
-from quarterdeck.cli.client import Client
+from quarterdeck.cli.desk import AsJson, DataDir, Desk, Row, as_json, part
 
 app = typer.Typer(help="Mint, list and revoke bearer tokens.", no_args_is_help=True)
 
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _PATH = "/profile/mcp/tokens"
-
-
-def _client(data_dir: Path | None) -> Client:
-    return Client(paths.data_dir(data_dir))
 
 
 @app.command()
@@ -38,7 +28,7 @@ def create(
     task: Annotated[str | None, typer.Option(help="Bind it to a task id.")] = None,
     expires_in: Annotated[int | None, typer.Option(help="Seconds until it expires.")] = None,
     data_dir: DataDir = None,
-    as_json: AsJson = False,
+    json_: AsJson = False,
 ) -> None:
     """Mint a token; it is shown this once."""
     wanted = {
@@ -48,9 +38,9 @@ def create(
         "task_id": task,
         "expires_in_s": expires_in,
     }
-    minted = _client(data_dir).request("POST", _PATH, {k: v for k, v in wanted.items() if v is not None})
-    if as_json:
-        typer.echo(json.dumps(minted))
+    minted = Desk(data_dir).request("POST", _PATH, {k: v for k, v in wanted.items() if v is not None})
+    if json_:
+        as_json(minted)
         return
     typer.echo(minted["token"])
     Console(stderr=True).print(
@@ -63,11 +53,11 @@ def create(
 
 
 @app.command("list")
-def listing(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def listing(data_dir: DataDir = None, json_: AsJson = False) -> None:
     """Show your tokens, newest first; their secrets are not kept."""
-    found: list[dict[str, Any]] = _client(data_dir).request("GET", _PATH)["tokens"]
-    if as_json:
-        typer.echo(json.dumps(found))
+    found: list[Row] = Desk(data_dir).get(_PATH)["tokens"]
+    if json_:
+        as_json(found)
         return
     rows = []
     for token in found:
@@ -87,8 +77,11 @@ def _is_past(when: str | None) -> bool:
 def revoke(
     token_id: Annotated[str, typer.Argument(help="The id that `token list` shows.")],
     data_dir: DataDir = None,
-    as_json: AsJson = False,
+    json_: AsJson = False,
 ) -> None:
     """End a token at once."""
-    answer = _client(data_dir).request("DELETE", f"{_PATH}/{quote(token_id, safe='')}")
-    typer.echo(json.dumps(answer) if as_json else f"revoked {token_id}")
+    answer = Desk(data_dir).request("DELETE", f"{_PATH}/{part(token_id)}")
+    if json_:
+        as_json(answer)
+    else:
+        typer.echo(f"revoked {token_id}")

@@ -1,9 +1,7 @@
 """An agent's own stream as a person reads it: what it says, its tools, and what went wrong."""
 
-from pathlib import Path
-
-from quarterdeck.run.adapters.base import Assignment, Reader, Step
-from quarterdeck.run.adapters.registry import ADAPTERS
+from quarterdeck.run.adapters.base import Step
+from quarterdeck.run.adapters.registry import reader_of
 from quarterdeck.run.adapters.streams import short
 
 _RESULT = 300
@@ -13,9 +11,7 @@ class Transcript:
     """Turns the log of a job into lines for people, piece by piece. What is no JSON stays as it is."""
 
     def __init__(self, adapter: str | None) -> None:
-        found = None if adapter == "command" else ADAPTERS.get(adapter or "")
-        nothing = Assignment("", Path(), Path())
-        self._reader: Reader | None = None if found is None else found.reader(nothing)
+        self._reader = reader_of(adapter)
         self._part = ""
 
     def add(self, text: str) -> str:

@@ -1,6 +1,7 @@
 """`quarterdeck worker`: one more host that runs the relay jobs of a core."""
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 
@@ -8,13 +9,16 @@ from rich.console import Console
 
 from quarterdeck.config import Settings
 from quarterdeck.core import life
+from quarterdeck.core.context import Core
 from quarterdeck.domain.errors import Invalid
+from quarterdeck.run import mirror
 from quarterdeck.run.runners import RUNNERS
 from quarterdeck.run.worker import Runner, Worker
 from quarterdeck.server.up import owned
 
 # The other kinds need what lies in the core's own data directory.
 KINDS = ("relay",)
+_TIDY_SECONDS = 3600.0
 
 
 def serve(settings: Settings, data_dir: Path, mcp_url: str | None) -> None:
@@ -40,8 +44,19 @@ async def _work(settings: Settings, data_dir: Path, mcp_url: str | None) -> None
     async with life.opened(settings, data_dir, mcp_url, serving=False) as core:
         worker = Worker(core, runners)
         worker.start()
+        tidying = asyncio.create_task(_tidy(core), name="mirrors")
         Console(stderr=True).print(f"worker {worker.id} is up, data in {data_dir}", markup=False)
         try:
             await stop.wait()
         finally:
+            tidying.cancel()
             await worker.close()
+
+
+async def _tidy(core: Core) -> None:
+    """Now and then, remove the mirrors that no job here has used for long: the core sees only its own."""
+    while True:
+        with contextlib.suppress(OSError):
+            for drift in await mirror.unused(core):
+                await drift.mend()
+        await asyncio.sleep(_TIDY_SECONDS)

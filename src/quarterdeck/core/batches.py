@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from quarterdeck.core import content
+from quarterdeck.core import content, queue
 from quarterdeck.core.content import BriefView
 from quarterdeck.core.context import Core
 from quarterdeck.core.tokens import LOCAL_USER
@@ -24,7 +24,7 @@ from quarterdeck.domain.errors import (
     RateLimited,
     Unavailable,
 )
-from quarterdeck.domain.jobs import LIVE, new_job_id
+from quarterdeck.domain.jobs import LIVE
 from quarterdeck.domain.records import BatchItem, Brief, Job
 from quarterdeck.store import content as rows
 from quarterdeck.store import jobs
@@ -32,7 +32,6 @@ from quarterdeck.store.tx import Tx
 
 KIND = "content"
 ARTICLES, BRIEFS = "articles", "briefs"
-_NORMAL_PRIORITY = 1
 _SHOWN = 20
 
 
@@ -247,28 +246,8 @@ def _queue(
     key: str | None = None,
 ) -> Run:
     """A new job with its items; an item that is written already is taken over as it is."""
-    job = Job(
-        id=new_job_id(),
-        user_id=user_id,
-        kind=KIND,
-        task_id=None,
-        spec=spec,
-        state="QUEUED",
-        state_version=1,
-        priority=_NORMAL_PRIORITY,
-        attempt=0,
-        idempotency_key=key,
-        worker=None,
-        lease_until=None,
-        summary=None,
-        reason_code=None,
-        result=None,
-        created_at=tx.now,
-        updated_at=tx.now,
-        started_at=None,
-        finished_at=None,
-    )
-    jobs.add(tx, job)
+    told = {"batch": key, "total": len(items)}
+    job = queue.submit(tx, kind=KIND, spec=spec, agent=None, key=key, user_id=user_id, told=told)
     fresh = [
         BatchItem(
             job_id=job.id,
@@ -284,7 +263,6 @@ def _queue(
         for position, (slug, title, done) in enumerate(items, 1)
     ]
     rows.add_items(tx, fresh)
-    tx.emit("job.queued", job.id, user_id=user_id, job_kind=KIND, batch=key, total=len(fresh))
     return _run(tx, job)
 
 

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import structlog
+
 from quarterdeck.config import Settings
 from quarterdeck.core import board, queue, registry  # noqa: F401 what follows a task's state is the board's
 from quarterdeck.core import settings as tuned
@@ -20,6 +22,8 @@ from quarterdeck.events import Bus
 from quarterdeck.store import log
 from quarterdeck.store.db import default_url, open_database
 from quarterdeck.store.guard import Guarded
+
+logger = structlog.get_logger()
 
 
 @contextlib.asynccontextmanager
@@ -50,6 +54,8 @@ async def opened(
     try:
         await db.start()
         if serving:
+            for doubt in settings.doubts():
+                logger.warning("config.doubt", problem=doubt)
             usual = await tuned.get(core, "general.max_concurrent_agents")
             await db.tx(queue.SYSTEM, queue.set_limits, registry.limits(core, usual))
             core.memory.start()

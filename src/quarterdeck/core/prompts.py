@@ -3,15 +3,13 @@
 import asyncio
 import json
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import jsonschema
-
 from quarterdeck.core import queue, registry
 from quarterdeck.core.context import Core
+from quarterdeck.domain import answer_schema
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Conflict, Invalid, NotFound
@@ -99,7 +97,7 @@ async def start(core: Core, caller: Caller, ask: Ask) -> Run:
     """Queue a prompt. Refused while another of the same user is queued or runs."""
     agent, subagent = _agent(core, ask)
     _check(agent, ask, subagent)
-    schema = _schema(ask.json_schema)
+    schema = answer_schema.checked(ask.json_schema)
 
     def body(tx: Tx) -> Run:
         jobs.hold_key(tx, KIND, "")
@@ -181,34 +179,6 @@ def _check(agent: Agent, ask: Ask, subagent: str | None) -> None:
     for feature, given in wanted:
         if given:
             require(agent, feature)
-
-
-def _schema(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        schema = json.loads(text)
-        jsonschema.Draft202012Validator.check_schema(schema)
-    except (ValueError, RecursionError) as error:
-        raise Invalid("json_schema is not JSON", field="json_schema") from error
-    except jsonschema.SchemaError as error:
-        raise Invalid(f"json_schema is no JSON Schema: {error.message}", field="json_schema") from error
-    if not isinstance(schema, dict):
-        raise Invalid("json_schema must be an object", field="json_schema")
-    if (outside := next(_outside(schema), None)) is not None:
-        raise Invalid(f"json_schema refers to {outside[:100]!r}, outside of itself", field="json_schema")
-    return schema
-
-
-def _outside(schema: Any) -> Iterator[str]:
-    """What a schema refers to that is no place in it: nothing is fetched for anybody."""
-    if isinstance(schema, dict):
-        given = (schema.get(name) for name in ("$ref", "$dynamicRef"))
-        yield from (each for each in given if isinstance(each, str) and not each.startswith("#"))
-        schema = list(schema.values())
-    if isinstance(schema, list):
-        for each in schema:
-            yield from _outside(each)
 
 
 def _session(tx: Tx, agent: Agent, ask: Ask) -> tuple[str, Session]:

@@ -21,11 +21,14 @@ _TITLE: Final = 100
 
 async def propose(
     core: Core, caller: Caller, tasks: Sequence[dict[str, Any]], todos: Sequence[dict[str, Any]]
-) -> Proposal:
-    """Keep a proposal for the project that the caller has open; accept it where that is the setting."""
+) -> tuple[Proposal, plans.PlanView | None]:
+    """Keep a proposal for the project that the caller has open.
+
+    Where that is the setting it is accepted at once; the plan is what became of it.
+    """
     at_once = await settings.get(core, "general.auto_approve")
 
-    def body(tx: Tx) -> Proposal:
+    def body(tx: Tx) -> tuple[Proposal, plans.PlanView | None]:
         proposal = Proposal(
             id=new_id(),
             user_id=caller.user_id,
@@ -40,7 +43,7 @@ async def propose(
         )
         rows.add(tx, proposal)
         tx.emit("proposal.received", proposal.id, tasks=len(proposal.tasks), todos=len(proposal.todos))
-        return _accepted(tx, proposal)[0] if at_once else proposal
+        return _accepted(tx, proposal) if at_once else (proposal, None)
 
     return await core.db.tx(caller, body)
 

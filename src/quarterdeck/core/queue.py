@@ -78,10 +78,11 @@ def submit(
     timeout_s: int | None = None,
     place: str | None = None,
     user_id: str | None = None,
+    told: Mapping[str, Any] | None = None,
 ) -> Job:
     """Queue a job: priority 0 before 1 before 2. `ttl_s` is how long it may wait for its start.
 
-    `place` names the data directory that its worker must have.
+    `place` names the data directory that its worker must have; `told` is more for the event.
     """
     job = Job(
         id=new_job_id(),
@@ -113,7 +114,7 @@ def submit(
     if kind not in KINDS:
         raise Invalid(f"there is no kind of job {kind!r}", field="kind")
     jobs.add(tx, job)
-    _emit(tx, "job.queued", job)
+    _emit(tx, "job.queued", job, **(told or {}))
     return job
 
 

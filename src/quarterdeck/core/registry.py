@@ -1,6 +1,7 @@
 """The agents that work can be routed to."""
 
 from quarterdeck.core.context import Core
+from quarterdeck.domain import agents
 from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.errors import NotFound
 
@@ -18,10 +19,8 @@ def get(core: Core, agent_id: str) -> Agent:
 
 
 def named(core: Core, name: str) -> Agent | None:
-    """The agent of that id; the name of an adapter, such as `claude`, means the first agent with it."""
-    if name in core.agents:
-        return core.agents[name]
-    return next((agent for agent in core.agents.values() if agent.adapter == name), None)
+    """The agent that a name means, as `domain.agents` says."""
+    return agents.named(core.agents, name)
 
 
 def limits(core: Core, usual: int) -> dict[str, int]:

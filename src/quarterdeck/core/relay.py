@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from quarterdeck.core import queue
+from quarterdeck.core import queue, registry
 from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import SYSTEM, Caller
 from quarterdeck.domain.errors import Invalid, NotFound
@@ -96,6 +96,8 @@ async def submit(core: Core, caller: Caller, value: Any) -> Job:
     await check_path(core, caller, spec)
     relay, stored = core.settings.relay, json.loads(spec.dump())
     timeout = spec.execution.timeout_s or relay.default_timeout_seconds
+    usual = core.settings.defaults.relay_agent
+    agent = registry.named(core, usual)
 
     def body(tx: Tx) -> Job:
         if (known := _known(tx, spec, stored)) is not None:
@@ -105,7 +107,7 @@ async def submit(core: Core, caller: Caller, value: Any) -> Job:
             tx,
             kind=KIND,
             spec=stored,
-            agent=core.settings.defaults.relay_agent,
+            agent=agent.id if agent else usual,
             priority=_PRIORITIES[spec.execution.priority],
             key=spec.idempotency_key,
             ttl_s=spec.execution.ttl_s,

@@ -114,6 +114,13 @@ def registry(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Agent]:
     return agents
 
 
+def named(agents: Mapping[str, Agent], name: str) -> Agent | None:
+    """The agent of that id; the name of an adapter, such as `claude`, means the first agent with it."""
+    if name in agents:
+        return agents[name]
+    return next((agent for agent in agents.values() if agent.adapter == name), None)
+
+
 def _checked(agent_id: str, row: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         raise Invalid(f"agents.{agent_id} must be a table", hint=_HINT, field=f"agents.{agent_id}")

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, Final
 
-from quarterdeck.core import reviews, settings, worktrees
+from quarterdeck.core import registry, reviews, settings, worktrees
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import QuarterdeckError
 from quarterdeck.run.adapters.base import Assignment
@@ -28,7 +28,7 @@ async def first_look(
     Whatever goes wrong here is told in the result and changes nothing about the work itself.
     """
     core = run.core
-    agent = core.agents.get(core.settings.defaults.review_agent or "")
+    agent = registry.named(core, core.settings.defaults.review_agent or "")
     if agent is None or not await settings.get(core, "general.auto_review"):
         return None
     await run.note(step="review", text=f"{agent.id} takes a first look")

@@ -13,16 +13,22 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from quarterdeck.core import ledger
+from quarterdeck.core.context import Core
+from quarterdeck.core.ledger import Drift
 from quarterdeck.domain.jobspec import FailReason, Repo, without_secrets
 from quarterdeck.git.spawn import LOCK_SECONDS, GitError, GitTimeout, credentials_apart, git, in_the_way
 
 FETCH_SECONDS: Final = 600.0
 _LOCK_POLL_SECONDS: Final = 0.05
 _ALL_HISTORY: Final = "2147483647"
+_DAY_SECONDS: Final = 86_400.0
+_SUFFIXES: Final = (".git", ".lock", ".busy", ".draft", ".gone")
 _REMOTE_PROTOCOLS: Final = ("https", "ssh", "git")
 
 
@@ -98,7 +104,8 @@ async def fetch_commit(
     cache = cache_dir / source.folder
     deadline = time.monotonic() + timeout
     try:
-        async with _locked(cache.with_suffix(".lock"), deadline):
+        async with _locked(cache.with_suffix(".lock"), deadline) as lock:
+            os.utime(lock)  # when it was used last
             await _ensure(cache)
             kind = await _kind(cache, commit)
             if kind is None:
@@ -195,19 +202,99 @@ async def _fetch(source: Source, commit: str, branch: str, cache: Path, deadline
 
 
 @asynccontextmanager
-async def _locked(path: Path, deadline: float) -> AsyncIterator[None]:
-    """Hold the lock of a cache against every other task and process of this host."""
+async def _locked(path: Path, deadline: float) -> AsyncIterator[int]:
+    """Hold the lock of a cache against every other task and process of this host; its descriptor."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            await _hold(descriptor, deadline)
+            if _is_at(descriptor, path):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+async def _hold(descriptor: int, deadline: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise CheckoutError("another job holds the cache of this repository", "TIMEOUT") from None
+            await asyncio.sleep(_LOCK_POLL_SECONDS)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the lock is still the one that others find: it goes with a cache that is removed."""
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise CheckoutError("another job holds the cache of this repository", "TIMEOUT") from None
-                await asyncio.sleep(_LOCK_POLL_SECONDS)
-        yield
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+async def unused(core: Core) -> list[Drift]:
+    """The caches that no job has asked for in `relay.mirror_idle_days`, each with how it is removed."""
+    days = core.settings.relay.mirror_idle_days
+    caches, jobs = core.data_dir / "mirrors", core.data_dir / "attempts"
+    idle = await asyncio.to_thread(_idle, caches, jobs, days * _DAY_SECONDS)
+    return [
+        Drift(
+            "mirror_unused",
+            f"no job has asked for {cache} in {days:g} days",
+            "it is removed; a job that needs it fetches it again",
+            mend=partial(_forget, cache, jobs, days * _DAY_SECONDS),
+        )
+        for cache in idle
+    ]
+
+
+def _idle(caches: Path, jobs: Path, seconds: float) -> list[Path]:
+    try:
+        stems = {path.stem for path in caches.iterdir() if path.suffix in _SUFFIXES}
+    except OSError:
+        return []
+    borrowed = _borrowed(jobs)
+    found = (caches / f"{stem}.git" for stem in sorted(stems))
+    return [cache for cache in found if cache.name not in borrowed and _rested(cache, seconds)]
+
+
+def _rested(cache: Path, seconds: float) -> bool:
+    """Whether nobody used it for so long: its lock knows, or its own time where that was removed."""
+    for path in (cache.with_suffix(".lock"), cache):
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime > seconds
+    return True
+
+
+def _borrowed(jobs: Path) -> set[str]:
+    """The caches whose objects the checkouts of jobs use, however long ago they were fetched."""
+    found = set()
+    for borrows in jobs.glob("*/checkout/git/objects/info/alternates"):
+        with contextlib.suppress(OSError):
+            found |= {Path(line).parent.name for line in borrows.read_text(errors="replace").splitlines()}
+    return found
+
+
+async def _forget(cache: Path, jobs: Path, seconds: float) -> None:
+    """Remove a cache, unless somebody has come to use it meanwhile."""
+    with contextlib.suppress(CheckoutError):  # somebody holds it
+        async with _locked(cache.with_suffix(".lock"), time.monotonic()):
+            await asyncio.to_thread(_set_aside, cache, jobs, seconds)
+    await asyncio.to_thread(shutil.rmtree, cache.with_suffix(".gone"), ignore_errors=True)
+
+
+def _set_aside(cache: Path, jobs: Path, seconds: float) -> None:
+    if cache.name in _borrowed(jobs) or not _rested(cache, seconds):
+        return
+    gone = cache.with_suffix(".gone")
+    for left in (gone, cache.with_suffix(".draft")):
+        shutil.rmtree(left, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        cache.rename(gone)  # whole at one moment, and gone the next
+    cache.with_suffix(".busy").unlink(missing_ok=True)
+    cache.with_suffix(".lock").unlink()
+
+
+ledger.CHECKS.append(unused)

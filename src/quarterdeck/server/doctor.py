@@ -32,7 +32,8 @@ async def serve(core: Core, caller: Caller, scope: Scope, receive: Receive, send
             mended = await asyncio.shield(core.spawn(ledger.repair(core)))
             report["mended"] = [shown(drift) for drift in mended]
         left = await ledger.check(core)
-        await answer(send, 200, report | {"ok": not left, "drift": [shown(drift) for drift in left]})
+        report |= {"ok": not left, "drift": [shown(drift) for drift in left]}
+        await answer(send, 200, report | {"warnings": core.settings.doubts()})
     except QuarterdeckError as error:
         await refuse(send, error)
 

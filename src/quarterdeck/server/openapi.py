@@ -193,11 +193,12 @@ def document() -> dict[str, Any]:
     status = {"type": "object", "required": ["status"], "properties": {"status": _TEXT}}
     report = {
         "type": "object",
-        "required": ["ok", "drift"],
+        "required": ["ok", "drift", "warnings"],
         "properties": {
             "ok": {"type": "boolean"},
             "drift": {"type": "array", "items": _ref("Drift")},
             "mended": {"type": "array", "items": _ref("Drift")},
+            "warnings": {"type": "array", "items": _TEXT},
         },
     }
     verdict = {

@@ -13,7 +13,7 @@ from quarterdeck.core.following import following, within
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Invalid, RateLimited, Unavailable
 from quarterdeck.domain.ids import iso
-from quarterdeck.events import Event
+from quarterdeck.events import KINDS, Event
 from quarterdeck.server import sse
 from quarterdeck.server.http import answer
 from quarterdeck.server.subscriptions import KEEP_ALIVE_SECONDS, Subscriptions
@@ -113,9 +113,21 @@ def _wish(scope: Scope) -> Wish:
         raise Invalid("after is the number of an event", field="after", hint="a whole number, 0 for all")
     if task_id is not None and not 0 < len(task_id) <= 100:
         raise Invalid("task_id is the id of a task", field="task_id")
+    named = None if kinds is None else _kinds(kinds)
     left_off = sse.left_off(scope)
     return Wish(
         after=sse.number(after) if left_off is None else left_off,
-        kinds=None if kinds is None else frozenset(filter(None, kinds.split(","))),
+        kinds=named,
         task_id=task_id,
     )
+
+
+def _kinds(text: str) -> frozenset[str]:
+    """The kinds of a list with commas. One that never happens would be waited for in vain."""
+    named = frozenset(filter(None, (kind.strip() for kind in text.split(","))))
+    known = ", ".join(sorted(KINDS))
+    if not named:
+        raise Invalid("kinds names no kind of event", field="kinds", hint=known)
+    if unknown := sorted(named - KINDS):
+        raise Invalid(f"there is no kind of event {unknown[0][:100]!r}", field="kinds", hint=known)
+    return named

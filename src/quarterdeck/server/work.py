@@ -1,7 +1,6 @@
 """Jobs and diffs over REST: what the command line shows and no MCP tool answers in one piece."""
 
-import asyncio
-import codecs
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import parse_qsl
@@ -13,16 +12,14 @@ from quarterdeck.core.context import Core
 from quarterdeck.domain.callers import Caller
 from quarterdeck.domain.errors import Denied, Invalid, QuarterdeckError
 from quarterdeck.domain.ids import iso
-from quarterdeck.domain.jobs import KINDS, LIVE, State
+from quarterdeck.domain.jobs import KINDS, State
 from quarterdeck.domain.records import Job
-from quarterdeck.run import attempts
-from quarterdeck.run.adapters.streams import without_pieces
+from quarterdeck.server import job_log
 from quarterdeck.server.http import answer, refuse
 
 PATH = "/api/jobs"
 DIFFS = "/api/tasks"
 _MOST_SECONDS = 30.0
-_CHUNK = 262_144
 
 
 class WorkRoutes:
@@ -91,38 +88,8 @@ class WorkRoutes:
 
     async def _log(self, caller: Caller, job_id: str, query: dict[str, str]) -> dict[str, Any]:
         """Some of a job's log from a place on, waiting a while for more when there is none yet."""
-        offset, wait = _whole(query, "offset", 0), min(_whole(query, "wait", 0), _MOST_SECONDS)
-        end = asyncio.get_running_loop().time() + wait
-        with self._core.bus.listen(f"job:{job_id}") as listener:
-            while True:
-                view = await runs.get(self._core, caller, job_id)
-                ended = view.job.state not in LIVE
-                said, reached = await self._said(caller, view.job, offset, "logs.txt" in view.files)
-                text, following = _letters(said, reached)
-                left = end - asyncio.get_running_loop().time()
-                if text or ended or left <= 0 or listener.closed:
-                    more = ended and bool(text)
-                    return {
-                        "text": text,
-                        "offset": following,
-                        "ended": ended and not more,
-                        "state": view.job.state,
-                        "adapter": self._adapter(view.job),
-                    }
-                await listener.within(left)
-
-    def _adapter(self, job: Job) -> str | None:
-        """How the agent that ran it speaks, as far as the configuration still knows."""
-        agent = self._core.agents.get(job.agent or "")
-        return None if agent is None else agent.adapter
-
-    async def _said(self, caller: Caller, job: Job, offset: int, kept: bool) -> tuple[bytes, int]:
-        if kept:
-            whole = (await runs.artifact(self._core, caller, job.id, "logs.txt")).content
-            return whole[offset : offset + _CHUNK], min(offset + _CHUNK, len(whole))
-        folder = self._core.data_dir / "attempts" / f"{job.id}-{job.attempt}" / "agent"
-        look = _spoken if job.spec.get("live") else _live
-        return await asyncio.to_thread(look, folder, offset)
+        wait = min(_whole(query, "wait", 0), _MOST_SECONDS)
+        return asdict(await job_log.piece(self._core, caller, job_id, _whole(query, "offset", 0), wait))
 
     async def _diff(self, caller: Caller, task_id: str) -> dict[str, Any]:
         found = await worktrees.diff(self._core, caller, task_id)
@@ -154,32 +121,6 @@ class WorkRoutes:
                 for each in found.repos
             ],
         }
-
-
-def _live(folder: Path, offset: int) -> tuple[bytes, int]:
-    """What an agent that runs on this host has said from there on."""
-    try:
-        chunk = attempts.read(folder, "log", offset, _CHUNK)
-    except OSError:
-        return b"", offset
-    return chunk.data, chunk.end
-
-
-def _spoken(folder: Path, offset: int) -> tuple[bytes, int]:
-    """The same of one that is listened to: whole lines without the pieces, as its log will be kept."""
-    try:
-        whole = attempts.transcript(folder)
-    except OSError:
-        return b"", offset
-    shown = without_pieces(whole[: whole.rfind(b"\n") + 1])[offset : offset + _CHUNK]
-    return shown, offset + len(shown)
-
-
-def _letters(data: bytes, end: int) -> tuple[str, int]:
-    """The text of a piece, and where it ends: a letter that is cut in two waits for its other half."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data)
-    return text, end - len(decoder.getstate()[0])
 
 
 def _whole(query: dict[str, str], name: str, default: int) -> int:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from quarterdeck.core import proposals
+from quarterdeck.core.plans import PlanView
 from quarterdeck.domain.ids import iso
 from quarterdeck.domain.records import Proposal
 from quarterdeck.surfaces.board import TaskType, envelope, task_row
@@ -39,21 +40,30 @@ class ProposePlan(Args):
 async def propose_plan(call: Call, a: ProposePlan) -> Row:
     """Propose a plan; a person turns it into tasks on the board. todos: how you got there."""
     tasks, todos = ([each.model_dump() for each in given] for given in (a.tasks, a.todos))
-    proposal = await proposals.propose(call.core, call.caller, tasks, todos)
-    waits = proposal.status == "received"
-    return envelope(
-        True,
-        "proposal received; it waits for a person"
-        if waits
-        else "proposal accepted; its tasks are on the board",
-        "PROPOSAL_RECEIVED" if waits else "PROPOSAL_ACCEPTED",
-        status=proposal.status,
-        proposal_id=proposal.id,
-        task_count=len(tasks),
-        todo_count=len(todos),
-        tasks=tasks,
-        todos=todos,
-    )
+    proposal, view = await proposals.propose(call.core, call.caller, tasks, todos)
+    kept: Row = {
+        "status": proposal.status,
+        "proposal_id": proposal.id,
+        "task_count": len(tasks),
+        "todo_count": len(todos),
+        "todos": todos,
+    }
+    if view is None:
+        said = "proposal received; it waits for a person"
+        return envelope(True, said, "PROPOSAL_RECEIVED", **kept, tasks=tasks)
+    return envelope(True, _on_the_board(view), "PROPOSAL_ACCEPTED", **kept, **_made(view))
+
+
+def _on_the_board(view: PlanView) -> str:
+    return f"plan {view.plan.slug} with {view.progress.total} tasks is on the board"
+
+
+def _made(view: PlanView) -> Row:
+    """What a proposal became."""
+    return {
+        "plan": view.plan.slug,
+        "tasks": [task_row(task) for phase in view.phases for task in phase.tasks],
+    }
 
 
 class ProposalsList(Args):
@@ -81,15 +91,7 @@ async def proposal_accept(call: Call, a: ProposalAccept) -> Row:
     proposal, view = await proposals.accept(
         call.core, call.caller, a.proposal_id, title=a.title, project_id=a.project_id
     )
-    tasks = [task_row(task) for phase in view.phases for task in phase.tasks]
-    return envelope(
-        True,
-        f"plan {view.plan.slug} with {len(tasks)} tasks is on the board",
-        "ACCEPTED",
-        proposal_id=proposal.id,
-        plan=view.plan.slug,
-        tasks=tasks,
-    )
+    return envelope(True, _on_the_board(view), "ACCEPTED", proposal_id=proposal.id, **_made(view))
 
 
 class ProposalDismiss(Args):

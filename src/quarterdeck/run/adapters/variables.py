@@ -16,8 +16,8 @@ ALWAYS: Final = (
     *("GIT_SSL_CAINFO", "CODEX_CA_CERTIFICATE"),
 )
 _DEFAULTS: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TERM": "dumb"}
-_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 _LOOPBACK: Final = "127.0.0.1,localhost,::1"
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 
 _AWS: Final = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),

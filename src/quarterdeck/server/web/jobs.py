@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from quarterdeck.core import registry, runs, trail
@@ -11,9 +12,12 @@ from quarterdeck.domain.agents import Agent
 from quarterdeck.domain.errors import Unavailable
 from quarterdeck.domain.jobs import KINDS, LIVE
 from quarterdeck.run.adapters import programs
+from quarterdeck.run.adapters.base import Step
+from quarterdeck.run.adapters.registry import reader_of
+from quarterdeck.server import job_log
 from quarterdeck.server.web import patches
 from quarterdeck.server.web.routing import Answer, Request, go, route
-from quarterdeck.server.web.show import page
+from quarterdeck.server.web.show import page, render
 
 _STATES: Final = ("SUCCEEDED", "FAILED", "CANCELED", "EXPIRED")
 _TEXT: Final = 400_000
@@ -49,6 +53,27 @@ async def _log(request: Request, view: runs.JobView) -> str | None:
         return None
     file = await runs.artifact(request.core, request.caller, view.job.id, LOG)
     return file.content[-_TEXT:].decode(errors="replace")
+
+
+@route("GET", "/jobs/{id}/log")
+async def live_log(request: Request) -> Answer:
+    """What a job's agent has said since the page asked last, its tool calls folded."""
+    asked = request.asked("offset") or ""
+    offset = int(asked) if asked.isdecimal() and len(asked) < 16 else None
+    found = await job_log.piece(request.core, request.caller, request.params["id"], offset)
+    return Answer(render("log.html", piece=found, steps=told(found.adapter, found.text)))
+
+
+def told(adapter: str | None, text: str) -> list[Step]:
+    """Lines of a log as steps; what is no JSON of the agent's stream stays as it is."""
+    reader = reader_of(adapter)
+    found: list[Step] = []
+    for spoken, lines in groupby(text.split("\n"), lambda line: line.startswith("{")):
+        if reader is not None and spoken:
+            found += [step for line in lines for step in reader.feed(f"{line}\n".encode(errors="replace"))]
+        else:
+            found.append(Step("text", "\n".join(lines)))
+    return [step for step in found if step.text.strip() or step.tool]
 
 
 @route("GET", "/jobs/{id}/files/{name}")

@@ -1,5 +1,5 @@
-// A job's steps as they happen. Text is only ever set as text.
-import './app.js';
+// A job's steps and its log as they happen. Text is only ever set as text, or made by the server.
+import { piece } from './app.js';
 
 const list = document.getElementById('steps');
 const job = list?.dataset.job;
@@ -36,6 +36,41 @@ export function step({ seq, at, data }) {
   return item;
 }
 
+/** What was added to the end of a list is seen, unless somebody reads further up. */
+function grow(within, ...items) {
+  const follows = within.scrollTop + within.clientHeight >= within.scrollHeight - 40;
+  within.append(...items);
+  while (within.children.length > MOST) within.firstElementChild.remove();
+  if (follows) within.scrollTop = within.scrollHeight;
+}
+
+const log = document.getElementById('log');
+let reached = '';
+let asking = false;
+
+/** Ask for what the agent has said since; the server tells whole lines only. */
+async function hear() {
+  if (asking || document.hidden) return;
+  asking = true;
+  try {
+    let before;
+    do {
+      before = reached;
+      const found = (await piece(`/jobs/${log.dataset.job}/log?offset=${reached}`)).firstElementChild;
+      reached = found.dataset.offset;
+      if (found.children.length) log.closest('.live-log').hidden = false;
+      grow(log, ...found.children);
+    } while (before !== reached && before !== '');
+  } catch { /* the next change asks again */ }
+  asking = false;
+}
+
+if (log) {
+  hear();
+  setInterval(hear, 4000);
+  document.addEventListener('quarterdeck:change', ({ detail }) => { if (detail.id === log.dataset.job) hear(); });
+}
+
 if (list) {
   list.scrollTop = list.scrollHeight;
   document.addEventListener('quarterdeck:change', ({ detail }) => {
@@ -44,11 +79,8 @@ if (list) {
     if (detail.kind !== 'job.progress') { if (!document.getElementById('task')) location.reload(); return; }
     const last = Number(list.lastElementChild?.dataset.seq ?? 0);
     if (detail.seq <= last) return;
-    const follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
     document.getElementById('no-steps')?.remove();
-    list.append(step(detail));
-    while (list.children.length > MOST) list.firstElementChild.remove();
-    if (follows) list.scrollTop = list.scrollHeight;
+    grow(list, step(detail));
   });
   document.addEventListener('quarterdeck:reset', () => { if (!document.getElementById('task')) location.reload(); });
 }
