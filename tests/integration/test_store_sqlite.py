@@ -19,7 +19,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from quarterdeck.domain.errors import Conflict, Unavailable
 from quarterdeck.events import ALL, Bus, Event
-from quarterdeck.store import cards, runs, scratchpads, tasks
+from quarterdeck.store import cards, runs, scratchpads, tasks, trail
 from quarterdeck.store.db import Database, open_database
 from quarterdeck.store.tx import Tx
 from tests.store import ANN, add, ask, is_chained, new_task, opened, whole_log
@@ -297,8 +297,9 @@ def test_what_was_acknowledged_outlives_a_killed_process(url: str) -> None:
         lambda tx: tasks.page(tx, tasks.Wanted(statuses=["review"]), None, 50),
         lambda tx: tasks.some(tx, IDS),
         lambda tx: scratchpads.of(tx, IDS),
+        lambda tx: trail.newest(tx, {"task": IDS[0]}, None, 50),
     ],
-    ids=["column", "cards", "runs", "live", "over", "titles", "page", "tasks", "notes"],
+    ids=["column", "cards", "runs", "live", "over", "titles", "page", "tasks", "notes", "trail"],
 )
 def test_what_people_look_at_often_reads_none_of_the_rows_that_it_does_not_show(
     url: str, read: Callable[[Tx], object]
@@ -319,6 +320,8 @@ def test_what_people_look_at_often_reads_none_of_the_rows_that_it_does_not_show(
             await db.tx(ANN, add)
             return await db.read(ANN, plans)
 
-    all_of_a_user = re.compile(r"(SCAN (tasks|jobs))|((tasks|jobs) USING .*INDEX \S+ \(user_id=\?\)$)")
+    all_of_a_user = re.compile(
+        r"(SCAN (tasks|jobs|events))|((tasks|jobs|events) USING .*INDEX \S+ \(user_id=\?\)$)"
+    )
     steps = asyncio.run(body())
     assert not [step for step in steps if all_of_a_user.search(step)], steps

@@ -72,4 +72,5 @@ events = Table(
     Column("hash", String(64), nullable=False),
     Index(None, "user_id", "seq"),
     Index(None, "entity_id", "seq"),
+    Index(None, "user_id", "task_id", "seq"),
 )

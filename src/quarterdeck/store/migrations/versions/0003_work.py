@@ -189,6 +189,7 @@ def _access() -> None:
         _time("updated_at"),
     )
     _index("events", "entity_id", "seq")
+    _index("events", "user_id", "task_id", "seq")
 
 
 def _work() -> None:
