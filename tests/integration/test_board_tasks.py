@@ -206,6 +206,15 @@ def test_a_list_is_newest_first_paged_and_compact(board: Client) -> None:
     assert board.refused("tasks_list", cursor="nonsense")["code"] == "INVALID_PARAMS"
 
 
+def test_a_list_is_a_thousand_tokens_long_however_many_tasks_there_are(deck: Deck) -> None:
+    busy = deck.connect(surface="board")
+    for number in range(20):
+        made(busy, title=f"Make the totals exact, part {number}", agent_backend="claude")
+    answer = busy.done("tasks_list")
+    assert (answer["count"], bool(answer["next_cursor"])) == (15, True)
+    assert len(json.dumps(answer, separators=(",", ":"))) <= 4096
+
+
 def test_a_list_filters_by_priority_agent_and_plan(owner: Client) -> None:
     proposal = owner.done("propose_plan", tasks=[{"title": "Planned one"}, {"title": "Planned two"}])
     plan = owner.done("proposal_accept", proposal_id=proposal["proposal_id"])["plan"]

@@ -138,6 +138,5 @@ def task_row(task: Task) -> Row:
         "task_type": task.task_type,
         "project_id": task.project_id,
         "agent": task.agent_backend or task.assigned_agent,
-        "created_at": iso(task.created_at),
         "updated_at": iso(task.updated_at),
     }

@@ -24,6 +24,7 @@ from quarterdeck.surfaces.schema import Args, Id, Label, Row, Some, Text, Title
 from quarterdeck.surfaces.table import Call, tool
 
 _SCRATCHPAD_SHOWN = 2_000
+_LISTED = 15  # about a thousand tokens
 
 
 Branch = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(branch_name)]
@@ -40,12 +41,12 @@ class TasksList(Args):
     priority: Priority | None = None
     text: Label | None = None
     cursor: Label | None = None
-    limit: int = board.PAGE
+    limit: int = _LISTED
 
 
 @tool("read", "viewer", binds=("project_id",))
 async def tasks_list(call: Call, a: TasksList) -> Row:
-    """Tasks, newest first, 50 a page; go on with next_cursor. filter: a status. plan: a slug."""
+    """Tasks, newest first; go on with next_cursor. filter: a status. plan: a slug. limit 1-50."""
     wanted = board.Wanted(
         project_id=a.project_id,
         statuses=() if a.filter is None else states_of(a.filter, "filter"),
