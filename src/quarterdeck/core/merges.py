@@ -158,21 +158,23 @@ async def _at_rest(
         end_it = "there is nothing to merge; tasks_move can end the task"
         raise _failed(code, f"task {task_id} has no worktree", end_it)
     await worktrees.here(core, work.found)
-    async with _queued(core, work):
-        try:
+    try:
+        for each in work.found:
+            await worktrees.present(Path(each.repo_path))
+        async with _queued(core, work):
             await _recovered(core, work)
             await _stopped(core, caller, work.task)
             # Whoever was before us in the queue may have changed all of it.
             yield await core.db.tx(caller, _work, task_id, states)
-        except Conflict as conflict:
-            if "code" in conflict.data:
-                raise
-            raise _failed(code, conflict.message, conflict.hint) from conflict
-        except Refused as refused:
-            hint = "commit, stash or move these files, then try again" if refused.files else None
-            raise _failed(code, refused.message, hint, refused.files) from refused
-        except (GitError, OSError) as error:
-            raise _failed(code, f"git could not do it: {error}", None) from error
+    except Conflict as conflict:
+        if "code" in conflict.data:
+            raise
+        raise _failed(code, conflict.message, conflict.hint) from conflict
+    except Refused as refused:
+        hint = "commit, stash or move these files, then try again" if refused.files else None
+        raise _failed(code, refused.message, hint, refused.files) from refused
+    except (GitError, OSError) as error:
+        raise _failed(code, f"git could not do it: {error}", None) from error
 
 
 def is_busy(task_id: str | None) -> bool:

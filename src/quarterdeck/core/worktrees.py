@@ -152,6 +152,12 @@ async def here(core: Core, known: Iterable[Worktree]) -> None:
             )
 
 
+async def present(repo: Path) -> None:
+    """Refuse a repository that was moved or deleted."""
+    if not await asyncio.to_thread(repo.is_dir):
+        raise Conflict(f"the repository {repo} is gone", hint="put it back where it was")
+
+
 def _names(repos: Sequence[Repo]) -> dict[str, str]:
     """A folder for each repository: its name, with a part of its id where two share one."""
     names: dict[str, str] = {}
@@ -181,15 +187,13 @@ async def _made(
     except Refused as refused:
         raise Invalid(refused.message, field="base_branch" if task.base_branch else "task_id") from refused
     except (GitError, OSError) as error:
-        if not await asyncio.to_thread(source.is_dir):
-            raise Conflict(f"the repository {source} is gone", hint="put it back where it was") from error
+        await present(source)
         raise Conflict(f"no worktree of {repo.name} can be made: {error}") from error
 
 
 async def _planned(core: Core, task: Task, repo: Repo, path: Path) -> Worktree:
     source, branch = Path(repo.path), branch_of(task.id)
-    if not await asyncio.to_thread(source.is_dir):
-        raise Refused(f"the repository {repo.path} is gone")
+    await present(source)
     strategy = cast(Strategy, await settings.get(core, "general.worktree_base_ref_strategy"))
     default = str(await settings.get(core, "general.default_base_branch"))
     base = await worktrees.base_of(source, task.base_branch, default, strategy)
@@ -241,8 +245,7 @@ async def settle(core: Core, found: Sequence[Worktree], message: str) -> Summary
     try:
         for each in found:
             repo = Path(each.repo_path)
-            if not await asyncio.to_thread(repo.is_dir):
-                raise Conflict(f"the repository {repo} is gone", hint="put it back where it was")
+            await present(repo)
             settled = await worktrees.settle(repo, Path(each.path), each.branch, message[:_MESSAGE])
             notes += [settled.note] if settled.note else []
             begun = await _begun(each)
