@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from quarterdeck import paths
 from quarterdeck.events import Event
 from tests.core_process import CoreProcess
 from tests.mcp_client import MODERN, Modern, Older
@@ -56,6 +57,9 @@ class Creator(threading.Thread):
 
     def _create(self, marker: str) -> str | None:
         """The id of a new task; None when the core did not say that there is one."""
+        address = paths.read_address(self._core.data_dir)
+        if address is None:  # the next core has taken the last one's away, and has none yet
+            return None
         arguments = {"title": f"task {marker}", "metadata": {"marker": marker}}
         params = {"name": "task_create", "arguments": arguments, "_meta": META}
         body = json.dumps({"jsonrpc": "2.0", "id": marker, "method": "tools/call", "params": params})
@@ -67,7 +71,7 @@ class Creator(threading.Thread):
             "Mcp-Method": "tools/call",
             "Mcp-Name": "task_create",
         }
-        connection = http.client.HTTPConnection(urlsplit(self._core.url).netloc, timeout=30)
+        connection = http.client.HTTPConnection(urlsplit(address.url).netloc, timeout=30)
         try:
             connection.request("POST", "/mcp/orchestrator", body, headers)
             response = connection.getresponse()
