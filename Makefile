@@ -10,7 +10,7 @@ TYPED := $(foreach folder,src tests bench,$(if $(shell find $(folder) -name '*.p
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-unit test-integration test-e2e test-web test-agents test-conformance screenshots check bench
+.PHONY: help demo up test test-unit test-integration test-e2e test-chaos test-web test-agents test-conformance installed screenshots check bench
 
 # Put before a command: says what runs, and afterwards how long it took.
 step = @echo '==> $(1)'; TIMEFORMAT='    $(1): %1R s'; time
@@ -27,7 +27,7 @@ up: .venv/.installed-all  ## start Quarterdeck (ARGS='--port 7411 …')
 
 test: .venv/.installed  ## all checks and all tests (ARGS for pytest)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check test-unit
-	@$(MAKE) --no-print-directory test-integration test-e2e test-web
+	@$(MAKE) --no-print-directory test-integration test-e2e test-chaos test-web
 
 # $(call pytest,NAME,FOLDERS,OPTIONS). A test that failed beside others is run once more, alone: one that only
 # lacked CPU passes then, and is named; one that fails twice fails the run.
@@ -43,9 +43,12 @@ test-unit: .venv/.installed
 test-integration: .venv/.installed
 	$(call pytest,integration,tests/integration,-n 3 --dist loadfile)
 
-# One at a time: these kill processes and wait for what becomes of the rest.
 test-e2e: .venv/.installed
-	$(call pytest,e2e,tests/e2e tests/chaos)
+	$(call pytest,e2e,tests/e2e,-n 2 --dist loadfile)
+
+# One at a time: these kill processes and wait for what becomes of the rest.
+test-chaos: .venv/.installed
+	$(call pytest,chaos,tests/chaos)
 
 test-web: .venv/.installed
 	$(if $(wildcard tests/web),$(call pytest,web,tests/web))
@@ -57,6 +60,8 @@ test-agents: export AGENT_PROGRAMS := $(CURDIR)/$(AGENTS)
 test-conformance: .venv/.installed $(NODE)/.installed  ## the official MCP suite and Inspector (needs npm)
 	$(call pytest,conformance,tests/conformance,-n auto --maxprocesses 4)
 test-conformance: export CONFORMANCE_TOOLS := $(CURDIR)/$(NODE)
+
+installed: .venv/.installed $(NODE)/.installed $(AGENTS)/.installed
 
 screenshots: .venv/.installed  ## the pictures of the README, from the demo
 	@$(BIN)/python docs/images/make.py
