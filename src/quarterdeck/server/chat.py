@@ -126,7 +126,7 @@ class ChatRoutes:
             # First, so that nothing of what the run says is missed.
             with self._core.speech.listen(caller.user_id) as ear:
                 run = await prompts.start(self._core, caller, ask)
-                await self._stream(caller, run, wanted, ear, receive, send)
+                await sse.while_there(receive, self._tell(caller, run, ear, _Pen(run, wanted, send)))
             return
         try:
             run = await self._ended(caller, await prompts.start(self._core, caller, ask))
@@ -165,22 +165,8 @@ class ChatRoutes:
             return json.dumps(result["structured_output"], ensure_ascii=False)
         return await prompts.text_of(self._core, caller, run)
 
-    async def _stream(
-        self, caller: Caller, run: Run, wanted: Completion, ear: Ear, receive: Receive, send: Send
-    ) -> None:
-        """Answer in pieces until the run is over, or the client has left; the run goes on without it."""
-        telling = asyncio.create_task(self._tell(caller, run, wanted, ear, _Pen(run, wanted, send)))
-        leaving = asyncio.create_task(sse.gone(receive))
-        try:
-            await asyncio.wait([telling, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if telling.done():
-                telling.result()
-        finally:
-            for task in (telling, leaving):
-                task.cancel()
-            await asyncio.wait([telling, leaving])
-
-    async def _tell(self, caller: Caller, run: Run, wanted: Completion, ear: Ear, pen: "_Pen") -> None:
+    async def _tell(self, caller: Caller, run: Run, ear: Ear, pen: "_Pen") -> None:
+        """Answer in pieces until the run is over; it goes on when the client has left."""
         await pen.begin()
         ended = asyncio.create_task(self._ended(caller, run))
         ended.add_done_callback(lambda _: ear.wake())

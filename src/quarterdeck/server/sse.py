@@ -1,5 +1,9 @@
 """Server-sent events: how a frame looks, and where a client that comes back left off."""
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
 from starlette.types import Receive, Scope
 
 from quarterdeck.server.http import Headers, header
@@ -29,7 +33,19 @@ def number(given: str | None) -> int | None:
     )
 
 
-async def gone(receive: Receive) -> None:
-    """Return when the client has left."""
+async def while_there(receive: Receive, telling: Coroutine[Any, Any, None]) -> None:
+    """Tell a client something, until all is told or it has left."""
+    tasks = [asyncio.create_task(telling), asyncio.create_task(_gone(receive))]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -45,16 +45,7 @@ class EventStreams:
         try:
             wish = _wish(scope)
             with self._hub.place(caller):
-                telling = asyncio.create_task(self._tell(caller, wish, send), name="events")
-                leaving = asyncio.create_task(sse.gone(receive), name="events left")
-                try:
-                    await asyncio.wait([telling, leaving], return_when=asyncio.FIRST_COMPLETED)
-                    if telling.done():
-                        telling.result()
-                finally:
-                    for task in (telling, leaving):
-                        task.cancel()
-                    await asyncio.wait([telling, leaving])
+                await sse.while_there(receive, self._tell(caller, wish, send))
         except Invalid as error:
             await answer(send, 422, {"detail": error.message, "field": error.field, "hint": error.hint})
         except RateLimited as error:
